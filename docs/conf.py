@@ -21,6 +21,7 @@ include_patterns = [
     "stacks/*/README.md",
     "benchmarks/results/results.md",
     "benchmarks/results/launch.md",
+    "benchmarks/results/gpu.md",
     "benchmarks/results/ranks.md",
 ]
 # Directories without pages, or with terabytes of data, are not searched.

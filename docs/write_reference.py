@@ -15,7 +15,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 from lib import find_packages  # noqa: E402
 
 find_packages()
-from writers import commands, configuration, environment, exit_codes, files, sites, stacks  # noqa: E402
+from writers import (  # noqa: E402
+    commands,
+    configuration,
+    environment,
+    exit_codes,
+    extras,
+    files,
+    sites,
+    stacks,
+)
 
 PAGES = {
     "commands": commands.commands_page,
@@ -25,6 +34,7 @@ PAGES = {
     "files": files.files_page,
     "environment": environment.environment_page,
     "exit_codes": exit_codes.exit_codes_page,
+    "extras": extras.extras_page,
 }
 
 

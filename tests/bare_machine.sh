@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # A machine with nothing on it but bash, git and Python: where a newcomer starts. Needs root.
 #
-#   tests/bare_machine.sh make SUITE FOLDER        make one from Debian's or Ubuntu's suite, `own` for this machine's
+#   tests/bare_machine.sh make SUITE FOLDER        make one of Debian's or Ubuntu's suite, `own` for this machine's
 #   tests/bare_machine.sh run FOLDER COMMAND...    run a command there as an ordinary user, in a fresh clone of HEAD
 #   tests/bare_machine.sh remove FOLDER
 #
 # The machine is a root file system that a process enters; it has this machine's kernel and network.
 # Its user has a home folder that was never used, with the clone in it; both stay from one `run` to
 # the next. What says how this machine reaches its package index (pip's settings, certificates,
-# folders with wheels) is shown there too, read-only, and nothing else.
+# folders with wheels) is shown there too, read-only, and nothing else. The packages are kept as an
+# archive in $LONGSHIP_TEST_CACHE (default /var/cache/longship-tests), so `make` fetches them once a week.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 readonly packages=bash,ca-certificates,git,python3,python3-venv
 readonly user=newcomer clone='/home/newcomer/a clone'
+readonly cache=${LONGSHIP_TEST_CACHE:-/var/cache/longship-tests}
 
 fail() {
     printf 'bare_machine.sh: %s\n' "$*" >&2
@@ -24,11 +26,9 @@ fail() {
 make() {
     local suite=$1
     local -r folder=$2
-    local source form=.list
-    local -a options=()
+    local source archive
     source=$(tests/install_tools.sh --source)
     [[ -n $source ]] || fail 'needs a Debian or Ubuntu, whose package source it is made from'
-    if [[ $source == *Suites:* ]]; then form=.sources; fi
     if [[ $suite == own ]]; then
         # not of /etc/os-release: a package of a newer suite may have changed that
         suite=$(sed -nE -e 's/^Suites: +([^ ]+).*/\1/p' \
@@ -37,18 +37,35 @@ make() {
         source=$(sed -E -e "s/^Suites:.*/Suites: $suite/" \
             -e "s/^(deb +(\[[^]]*\] +)?[^ ]+) +[^ ]+/\1 $suite/" <<<"$source")
     fi
-    # `apt` of the machine may need a proxy; mmdebstrap's own does not read the machine's settings.
-    mapfile -t options < <(apt-config dump Acquire::http | grep -v '"";$' || :)
-    options+=('Acquire::Check-Valid-Until "false"') # a mirror of Debian's unstable suite may be late
-    mkdir -p -- "$folder"
-    printf '%s\n' "$source" >"$folder.source$form"
-    mmdebstrap --quiet --mode=root --variant=minbase --format=directory --include="$packages" \
-        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        "${options[@]/#/--aptopt=}" "$suite" "$folder" "$folder.source$form" >"$folder.log" 2>&1 ||
-        { cat "$folder.log" >&2 && fail "cannot make a root file system of $suite"; }
+    # The week, for the updates of a suite.
+    archive=$cache/bare-$suite-$( (cat tests/bare_machine.sh && printf '%s\n' "$source" &&
+        date +%G-%V) | sha256sum | cut -c 1-12).tar
+    mkdir -p -- "$folder" "$cache"
+    if [[ ! -e $archive ]]; then
+        make_archive "$suite" "$source" "$folder" "$archive.partial-$$"
+        find "$cache" -name "bare-$suite-*" -mtime +0 -delete # those of other weeks, and of killed runs
+        mv -- "$archive.partial-$$" "$archive"
+    fi
+    tar --extract --numeric-owner --file "$archive" --directory "$folder"
     chroot "$folder" useradd --create-home --shell /bin/bash "$user"
     git_clone "$folder$clone"
     chroot "$folder" chown -R "$user:" "$clone"
+}
+
+# make_archive SUITE SOURCE FOLDER ARCHIVE: what it is made from and its log are next to the folder.
+make_archive() {
+    local -r suite=$1 source=$2 folder=$3 archive=$4
+    local form=.list
+    local -a options=()
+    if [[ $source == *Suites:* ]]; then form=.sources; fi
+    # `apt` of the machine may need a proxy; mmdebstrap's own does not read the machine's settings.
+    mapfile -t options < <(apt-config dump Acquire::http | grep -v '"";$' || :)
+    options+=('Acquire::Check-Valid-Until "false"') # a mirror of Debian's unstable suite may be late
+    printf '%s\n' "$source" >"$folder.source$form"
+    mmdebstrap --quiet --mode=root --variant=minbase --format=tar --include="$packages" \
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+        "${options[@]/#/--aptopt=}" "$suite" "$archive" "$folder.source$form" >"$folder.log" 2>&1 ||
+        { cat "$folder.log" >&2 && rm -f -- "$archive" && fail "cannot make a root file system of $suite"; }
 }
 
 # git_clone FOLDER: git refuses a repository of another user unless a configuration file allows it.

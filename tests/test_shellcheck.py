@@ -14,15 +14,16 @@ from support.emitted import (
     JOBS,
     KINDS,
     OVERLAYS,
+    RUNTIME_OF,
     SET_UPS,
+    can_start,
     emit,
     environment_of,
 )
 from support.repository import toml
 from support.tree import own_files
 
-from lib.configuration.schema import RUNTIMES
-from lib.configuration.sites import load_machines
+from lib.configuration.runtimes import runtime_names
 from lib.script.render import definitions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -158,12 +159,14 @@ MACHINES = {
 }
 
 
+STORES = [each for each in ("docker",) if each in runtime_names()]
+
+
 def runtimes_of(kind):
     """Give the runtimes whose scripts differ."""
     if kind in {**OVERLAYS, **JOBS, **SET_UPS, **EXTRAS} and kind != "set_up":
-        return ["apptainer", "docker", "host"]
-    without = {"auto", "host"} if kind in IMAGES else {"auto"}
-    return [each for each in RUNTIMES if each not in without]
+        return {"apptainer", "docker", "host"} & {*runtime_names()}
+    return [each for each in runtime_names() if each != "host" or kind not in IMAGES]
 
 
 def emitted(kind, machine, runtime, configuration):
@@ -178,6 +181,7 @@ def all_emitted(kind, folder):
     return {
         f"{machine} {runtime}": emitted(kind, machine, runtime, configuration)
         for machine, runtime in itertools.product(machines, runtimes_of(kind))
+        if can_start(machine, runtime)
     }
 
 
@@ -186,11 +190,10 @@ def test_emitted_scripts_pass(kind, run, tmp_path):
     read_emitted(run, all_emitted(kind, tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("machine", sorted(load_machines(ROOT)))
-def test_emitted_script_of_a_machine_passes(machine, run, tmp_path):
+@pytest.mark.parametrize(("machine", "runtime"), sorted(RUNTIME_OF.items()))
+def test_emitted_script_of_a_machine_passes(machine, runtime, run, tmp_path):
     configuration = tmp_path / "configuration.toml"
     configuration.write_text(CONFIGURATION)
-    runtime = load_machines(ROOT)[machine].runtime.replace("auto", "apptainer")
     file = tmp_path / "container_run.sh"
     file.write_text(emitted("container_run", machine, runtime, configuration))
     shellcheck(run, file)
@@ -204,7 +207,7 @@ def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_a
     text = f"[container]\nbinds = {binds}\n[environment.set]\n{table}"
     configuration.write_text(text)
     files = []
-    for kind, runtime in itertools.product(("container_run", "set_up"), ("apptainer", "docker")):
+    for kind, runtime in itertools.product(("container_run", "set_up"), ("apptainer", *STORES)):
         files.append(tmp_path / f"{kind} {runtime}.sh")
         files[-1].write_text(emitted(kind, "local", runtime, configuration))
     # Values that look like expansions stand in single quotes, as they must: only that is remarked.

@@ -157,13 +157,20 @@ def test_settings_make_few_stops(kind, most, configuration):
         assert len(stops) <= most, stops
 
 
-def test_environment_makes_few_stops_on_its_way_to_a_submission():
+@pytest.mark.parametrize(
+    ("kind", "name", "first", "most"),
+    [
+        ("submit", "configuration", "jobs/submit.py: request_of", 15),
+        ("build_overlay", "overlay", "packages/overlay.py: build_lines", 12),
+    ],
+)
+def test_environment_makes_few_stops(kind, name, first, most):
     """What a job requests is complete when it is made: nothing after it asks the settings again."""
-    env = environment_of("jwb", "apptainer", ROOT / "tests/golden/configuration.toml")
-    stops = receivers_of(Environment, emit, "submit", env)
+    env = environment_of("jwb", "apptainer", ROOT / f"tests/golden/{name}.toml")
+    stops = receivers_of(Environment, emit, kind, env)
     stops = [each for each in stops if not each.startswith("lib/runtimes/environment.py")]
-    assert "lib/jobs/submit.py: request_of" in stops
-    assert len(stops) <= 15, stops
+    assert f"lib/{first}" in stops
+    assert len(stops) <= most, stops
 
 
 # What starts or becomes a process: modules, and functions of os.

@@ -38,7 +38,7 @@ PLAIN = {
         lib/jobs/working_tree.py: _borrow
         lib/images/build.bash: archive_copy
         lib/packages/overlay.bash: overlay_can_mount
-        lib/runtimes/docker.bash: engine_secrets_text
+        extras/docker/docker.bash: engine_secrets_text
     """,
     "in a directory that is closed until it is complete": """
         lib/assets/assets.bash: asset_add_metric asset_copy_files
@@ -48,7 +48,7 @@ PLAIN = {
         lib/packages/inside/describe_image.py: write_description
         lib/packages/inside/resolve_packages.py: resolve prepare
         lib/packages/inside/target_wheels.py: fetch download write_lists
-        lib/images/build.bash: engine_keep_tag
+        extras/docker/docker.bash: engine_keep_tag
     """,
     "in a venv, whose directory is closed": """
         lib/packages/venv.bash: venv_install_packages venv_activate
@@ -64,7 +64,7 @@ PLAIN = {
         lib/repositories/update.py: _start_update
     """,
     "a result of the user's, with the user's umask": """
-        lib/jobs/inside/sync_wandb.bash:
+        extras/reports/inside/sync_wandb.bash:
         lib/jobs/inside/template.bash: fill_template
         extras/usage/usage.bash: usage_sample
     """,

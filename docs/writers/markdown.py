@@ -79,8 +79,8 @@ def _plain_value(given: Any) -> str:
 
 def kind(key: Key) -> str:
     """Return the type of a key."""
-    if key.choices:
-        return ", ".join(code(f'"{each}"') for each in key.choices)
+    if key.allowed:
+        return ", ".join(code(f'"{each}"') for each in key.allowed)
     return _SHOWN_KINDS[key.kind]
 
 

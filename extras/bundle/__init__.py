@@ -1,1 +1,4 @@
-"""Everything that an air-gapped machine needs, in one directory."""
+"""Everything that an air-gapped machine needs, in one directory.
+
+docs/how-to/air_gap.md
+"""

@@ -53,7 +53,7 @@ main() {
   check_program "$here"
   python=$(newest_python)
   worker=("$python" -B "$here/repository/extras/bundle/worker.py")
-  for name in messages lock worker; do
+  for name in messages at_exit lock worker; do
     # shellcheck source=/dev/null
     source "$here/repository/lib/script/$name.bash"
   done

@@ -1,1 +1,4 @@
-"""What a job's log says: who failed first, what the known messages mean, and what to do."""
+"""What a job's log says: who failed first, what the known messages mean, and what to do.
+
+docs/how-to/diagnose.md#explain-a-failed-job
+"""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.doctor.report import Finding, Report, bash, messages_in, ok, problem, warning
-from lib.runtimes import pyxis
+from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.launch import run_lines
 from lib.script.command import call, comment
@@ -44,7 +44,7 @@ def job_lines(env: Environment) -> list[str]:
         "if [[ ${1:-} != rank ]]; then",
         "CONTAINER_OPTIONS=()",
         *module_lines(env.machine, env.runtime),
-        *pyxis.options(env),
+        *srun_lines(env),
         'ranks_start "${@:1:3}" ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} \\',
         '  bash -c "$(script_text)" doctor.py rank "${@:4}"',
         "exit",

@@ -28,6 +28,8 @@ from lib.doctor.report import Finding, Report, show
 from lib.doctor.software import SIF_RUNTIMES, load_modules
 from lib.jobs.job_files import job_files, read_job_file
 from lib.jobs.status import last_error
+from lib.runtimes.choice import names_with_images
+from lib.runtimes.runtime import runtime_of
 from lib.script.errors import LongshipError, paint
 from lib.script.execute import make_directory, output, write_file
 from lib.script.output import as_json
@@ -36,7 +38,6 @@ WIDTHS = (9, 28)  # of the report's columns
 _STATES = ("confirmed", "different", "undecided")
 _NOTHING = "nothing"
 _GROUPS = ("partitions", "qos")
-_RUNTIMES = (*SIF_RUNTIMES, "enroot", "docker", "podman")
 _UNKNOWN = "only the site's documentation tells"
 _OWN_PATH = re.compile(r"(?<![\w.}:/])/[\w.{][^\s\"',;:)\]]*")
 _EXPORT = re.compile(r"^ *export (\w+_(?:SOCKET_IFNAME|IB_HCA))=[\"']?([\w,=^:]+)", re.MULTILINE)
@@ -347,7 +348,9 @@ class Comparison:
     def _runtime(self, stated: str | None) -> Seen:
         """Return the container runtime that is found, after the site's modules are loaded."""
         load_modules(self.machine, stated or "")
-        found = [each for each in dict.fromkeys((stated, *_RUNTIMES)) if each and which(each)]
+        stores = sorted(names_with_images(), key=lambda each: runtime_of(each).IN_STORE)
+        # users of a cluster seldom have a store's daemon
+        found = [each for each in dict.fromkeys((stated, *stores)) if each and which(each)]
         if not found:
             return Seen(None, "no container runtime on this node; compute nodes can have one")
         version = output([found[0], "--version"], 20).text.partition("\n")[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from extras.usage.usage import usage_of
 from lib.jobs.start import Start
+from lib.runtimes.runtime import runtime_of
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
@@ -19,7 +20,7 @@ def start(start: Start) -> Start:
     if not seconds:
         return start
     # a container's daemon starts no child of a rank
-    processes = "no" if start.env.runtime in ("docker", "podman") else "yes"
+    processes = "no" if runtime_of(start.env.runtime).DAEMON else "yes"
     line = call("usage_sample", str(seconds), processes, Expansion('"$@"'))
     return start._replace(
         env=start.env._replace(at_rank=(*start.env.at_rank, "usage_start")),

@@ -8,11 +8,16 @@ and stacks. Each is a `Layer`; later layers win (`lib/configuration/layers.py` h
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
+from lib.configuration.runtimes import runtime_names
 from lib.configuration.tables import Key, Source, check_keys, check_value, keys_of
 
-RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
 Strings = tuple[str, ...]
 StringTable = Mapping[str, str]
+
+
+def allowed_runtimes() -> Strings:
+    """Return the values of container.runtime."""
+    return ("auto", *runtime_names())
 
 
 class Repository(NamedTuple):
@@ -71,7 +76,9 @@ class PathRoots(NamedTuple):
 class Container(NamedTuple):
     """[container]: the image and what runs it."""
 
-    runtime: Annotated[str, "auto: the site's, else the first that works", RUNTIMES] = "auto"
+    runtime: Annotated[str, "auto: the site's, else the first that works", allowed_runtimes] = (
+        "auto"
+    )
     image: Annotated[str, "source of the image (default: the stack's)"] = ""
     binds: Annotated[Strings, 'more bind mounts: "/data", "/data:/inside:ro"'] = ()
     patched_files: Annotated[StringTable, "files of the image, each replaced by your own"] = {}

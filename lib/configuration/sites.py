@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from lib.configuration.partitions import LIMITS_OF, Limits, read_limits, read_price
-from lib.configuration.schema import RUNTIMES, Layer, Strings, check_layer
+from lib.configuration.schema import Layer, Strings, check_layer
 from lib.configuration.tables import (
     Key,
     Source,
@@ -32,7 +32,7 @@ class Machine(NamedTuple):
     description: Annotated[str, "the machine's full name"] = ""
     recognise: Annotated[Mapping[str, Any], "detection rules; all of them must match", "table"] = {}
     runtime: Annotated[
-        str, "container runtime; `auto` for a machine that is not known in advance", RUNTIMES
+        str, "as `container.runtime`; `auto` for a machine that is not known in advance"
     ] = "auto"
     gpu: Annotated[
         str,

@@ -71,9 +71,14 @@ class Key(NamedTuple):
 
     kind: str
     help: str = ""
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
     default: Any = None
     entries: Mapping[str, Any] = {}  # the keys of each of its tables
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The only values allowed; empty for any."""
+        return self.choices() if callable(self.choices) else self.choices
 
 
 # The kind of a field of this type.
@@ -90,15 +95,16 @@ _TYPES = {
 def keys_of(record: type) -> dict[str, Key]:
     """Return the keys that the annotated fields of a NamedTuple declare.
 
-    A field is ``Annotated[TYPE, help]``, and then the only values allowed (a tuple), the keys of
-    each of its tables (a mapping), or the kind if the type does not say it.
+    A field is ``Annotated[TYPE, help]``, and then the only values allowed (a tuple, or a
+    function that finds them), the keys of each of its tables (a mapping), or the kind if the type
+    does not say it.
     """
     keys = {}
     for name, declared in record.__annotations__.items():
         if hasattr(declared, "__metadata__"):
             about, more = (*declared.__metadata__, ())[:2]
             kind = more if isinstance(more, str) else _TYPES.get(declared.__origin__, "tables")
-            choices = more if isinstance(more, tuple) else ()
+            choices = more if isinstance(more, tuple) or callable(more) else ()
             entries = more if isinstance(more, dict) else {}
             default = record._field_defaults.get(name)
             keys[name] = Key(kind, about, choices, default, entries)
@@ -219,9 +225,9 @@ def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
             f"{location}: {dotted}: expected {expected}, got {_shown(value)}",
             f"write {written}{explanation}",
         )
-    if key.choices and value not in key.choices:
+    if key.choices and value not in key.allowed:
         raise LongshipError(
-            f'{location}: unknown value of {dotted}: "{value}"', suggest(value, key.choices)
+            f'{location}: unknown value of {dotted}: "{value}"', suggest(value, key.allowed)
         )
     if key.kind == "tables":
         whole = location._replace(whole=True)  # which of the tables has a key is not known

@@ -1,4 +1,4 @@
-"""The checks of doctor.py in their order, and those of configuration and site."""
+"""The checks of doctor.py in their order."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
+from lib import ROOT
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, derive_paths, expand
 from lib.configuration.schema import KEYS
-from lib.configuration.sites import load_machines, read_sites, recognise, shown_marks
 from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, without_secrets
 from lib.doctor import network, node, software
-from lib.doctor.report import Finding, Report, ok, problem, warning
-from lib.jobs.job_files import job_files, read_job_file
+from lib.doctor.report import Finding, Report, problem
 from lib.runtimes.choice import Choice, choose_runtime
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
@@ -42,9 +42,8 @@ def diagnose(settings: Settings, report: Report) -> None:
     """Check the machine and the configuration; an error of either is one of the findings."""
     machine, run = settings.machine, report.run
     _check_clone(settings.root, report)
-    run("configuration", lambda: [_configuration(settings)])
-    run("machine", lambda: [_site(settings)])
-    run("jobs", lambda: _jobs(settings))
+    for topic, findings in _checks_of_packages():
+        run(topic, partial(findings, settings))
     run("architecture", lambda: node.find_arch(machine))
     paths, choices = None, []
     try:
@@ -67,6 +66,13 @@ def diagnose(settings: Settings, report: Report) -> None:
     account = settings.configuration.project.account if machine.accounts == "yes" else ""
     run("Slurm", lambda: node.find_slurm(machine, account))
     report.end(configured_values(settings))
+
+
+def _checks_of_packages() -> Iterator[tuple[str, Callable[[Settings], Iterator[Finding]]]]:
+    """Yield the checks in files of this name: ``findings`` in ``extras/NAME/check.py``."""
+    for path in sorted([*Path(ROOT).glob("lib/*/check.py"), *Path(ROOT).glob("extras/*/check.py")]):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        yield path.parent.name, import_module(module).findings
 
 
 def diagnose_without_settings(root: Path, error: LongshipError, report: Report) -> None:
@@ -113,54 +119,7 @@ def _choose(settings: Settings, paths: Paths, choices: list[Choice]) -> list[Fin
     return []
 
 
-# ---------- configuration and site
-
-
-def _configuration(settings: Settings) -> Finding:
-    """Report which files the configuration was read from."""
-    root = f"{settings.root}{os.sep}"
-    read = [each for each in settings.files if os.path.isfile(each)]
-    others = [each for each in read if not each.endswith("site.toml")]
-    shown = [each[len(root) :] if each.startswith(root) else each for each in others]
-    text = f"{', '.join(shown)} and {len(read) - len(others)} sites can be read"
-    return ok("configuration", text)
-
-
-def _site(settings: Settings) -> Finding:
-    """Report the target machine, and the mark by which this machine was detected."""
-    machines = load_machines(settings.root)
-    here = recognise(read_sites(settings.root), settings.environ, os.uname().nodename)
-    machine, origin = settings.machine, settings.origins["machine"]
-    text = f"{machine.name}, {machine.description} ({machine.site_file})"
-    marks = shown_marks(machines[here]) if here in machines else ""
-    detected = f"detected by {marks}" if marks else "no known site detected"
-    if settings.configuration.machine == "auto":
-        return ok("machine", f"{text}: {detected}")
-    text += f": set in {origin}"
-    if here == machine.name or not marks:
-        also = "also " if marks else ""
-        return ok("machine", f"{text}; {also}{detected}")
-    fix = f'machine = "auto" in configuration.toml, or: --machine {here}'
-    return warning("machine", f"{text}, but {marks} identifies {here}", fix)
-
-
-def _jobs(settings: Settings) -> Iterator[Finding]:
-    """Report job scripts of the site for other machines: a copied one may still name its former."""
-    machines = load_machines(settings.root)
-    site = Path(settings.machine.site_file).parent
-    files = [each for each in job_files(settings.root) if each.parent == settings.root / site]
-    jobs = [read_job_file(settings.root, str(each)) for each in files]
-    at_site = {
-        name for name, each in machines.items() if each.site_file == settings.machine.site_file
-    }
-    copied = [each for each in jobs if each.machine and each.machine not in at_site]
-    for job in copied:
-        text = f"{job.path} is for the machine {job.machine}, which is not in {site}/site.toml"
-        fix = f"start_job {settings.machine.name} in {job.path}"
-        yield warning("jobs", text, fix)
-    if not copied:
-        text = f"{len(files)} job scripts in {site}/, all for machines of this site"
-        yield ok("jobs", text)
+# ---------- configured values
 
 
 def configured_values(settings: Settings) -> list[tuple[str, str, str]]:

@@ -9,34 +9,18 @@ import sys
 import textwrap
 import threading
 from collections.abc import Generator, Iterable, Sequence
-from functools import partial
-from typing import Callable, NamedTuple
+from typing import Callable
 
 from lib import VERSION
 from lib.script.errors import LongshipError, offline_modes, paint, printable
 from lib.script.execute import Output, output
-from lib.script.output import as_json
+from lib.script.output import Finding, as_json, ok, problem, warning
 from lib.script.render import render
 
 _PATIENCE = 60  # seconds for a program
 _SILENCE = 90  # seconds between two findings of a check
 PRINTED = "{printed}"  # in a text: the last line that a check has printed
 _MESSAGES = re.compile(r"^(error|warning): (.*)\nhint: (.*)", re.MULTILINE)
-
-
-class Finding(NamedTuple):
-    """A line of the report. The state is ok, warning or problem; the last two have a fix."""
-
-    state: str
-    topic: str
-    text: str
-    fix: str = ""
-
-
-# of topic and text, and the latter two of a fix
-ok = partial(Finding, "ok")
-warning = partial(Finding, "warning")
-problem = partial(Finding, "problem")
 
 
 def hangs(topic: str) -> Finding:

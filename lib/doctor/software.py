@@ -16,15 +16,17 @@ from lib.doctor.node import Driver, find_gpus, find_user_rights
 from lib.doctor.report import PRINTED, Finding, asked, bash, ok, problem, warning
 from lib.images.list import find_damages, new_image
 from lib.repositories.repositories import WORKER, listed_lines
+from lib.runtimes import apptainer
 from lib.runtimes.environment import Environment, check_overlay, module_lines
 from lib.runtimes.image import active_image
 from lib.runtimes.launch import image_lines, inside_lines
 from lib.runtimes.packages import MOUNTED_AT
+from lib.runtimes.runtime import answer_lines
 from lib.script.command import assign, call
 from lib.script.quoting import NAME
 from lib.script.records import readable_values
 
-SIF_RUNTIMES = ("apptainer", "singularity")
+SIF_RUNTIMES = tuple(apptainer.ENDINGS)
 FORMATS = ("zstd", "lz4", "xz", "gzip")
 _ACTIVATE = "python3 move_built_container_to_active.py"
 _BUILD_ANEW = f"python3 build_container.py --force && {_ACTIVATE}"
@@ -90,7 +92,9 @@ def _find_image(env: Environment) -> Generator[Finding, None, bool]:
     active = active_image(env.runtime, env.source, env.paths)
     file = pinned(active) if os.path.islink(active) else Path(env.image)
     usable = (yield from asked("image", *image_lines(env))) is not None
-    damage = find_damages([file])[str(file)] if usable and file.parent.name == "versions" else ""
+    damage = ""
+    if usable and file.parent.name == "versions":
+        damage = find_damages([file], answer_lines(env))[str(file)]
     if damage:
         may, fix = "is", _BUILD_ANEW
         if damage.startswith("modified"):

@@ -1,26 +1,12 @@
 # shellcheck shell=bash
 # Building images, and archives of images for an air-gapped machine. An image being built has another name, and
 # everything that the build needs is in a directory of its own under scratch_dir; the image gets its name when it is
-# complete, checked and recorded. An image of docker or podman is a file that contains its tag.
-# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of sif_build,
-# engine_build_image, enroot_build_image and archive_build, then build_end.
+# complete, checked and recorded.
+# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then the runtime's own
+# function, such as sif_build, or archive_build, then build_end.
 
-# shellcheck source=lib/script/target_facts.bash
-source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
-
-# The build of this script:
-#   image, active       the file that is built, and the active image; none for an archive
-#   source, address     where it comes from, as configured and recorded, and the same at the required digest
-#   kind, file          kind of the source (lib/runtimes/image.py), and its path if it is a file or an archive
-#   archive             the archive if the image is built from one
-#   required, digest    the digest that the source must have, empty for any, and the one that it has
-#   hint, next          the hint if this machine cannot build, and the command to run after the build
-#   work, tmp, partial  directory of everything that the build needs, its temporary files, and the unfinished image
-declare -g build_image='' build_active='' build_source='' build_address='' build_kind='' build_file='' \
-  build_archive='' build_required='' build_digest='' build_hint='' build_next='' build_work='' build_tmp='' \
-  build_partial=''
-
-declare -ga build_tools=() # the programs that take part
+# shellcheck source=lib/runtimes/build.bash
+source "${BASH_SOURCE[0]%/*}/../runtimes/build.bash"
 
 # build_from KIND ADDRESS DIGEST [HINT]: describe the source; DIGEST is the required one, or empty, and HINT is for a
 # machine that cannot build. Stop if programs of the image, which a definition file or a Dockerfile runs, cannot run
@@ -52,7 +38,7 @@ build_from_archive() {
   [[ -e $build_archive ]] || fail "archive not found: $build_archive" "$fetch; then copy the archive here"
   [[ -e $build_archive.json ]] || fail "record of the archive not found: $build_archive.json" \
     'copy this file too, together with the archive'
-  size=$(image_bytes "$build_archive")
+  size=$(image_ask bytes "$build_archive")
   record_value "$build_archive.json" bytes
   [[ $size == "$REPLY" ]] ||
     fail "archive $build_archive is truncated: $size of $REPLY bytes" 'copy the archive again'
@@ -80,7 +66,7 @@ build_begin() {
   if [[ -z $3 && -L $build_active ]] && build_is_done "${build_active%/*}/$(readlink -- "$build_active").json"; then
     if [[ -e $1 ]]; then # built before the configuration was changed back: it would be activated next
       rm -f -- "$1.json"
-      image_delete "$1" || rm -f -- "$1"
+      image_ask delete "$1" || rm -f -- "$1"
       note "removed the new image $1: the configured image is active already"
     fi
     exit
@@ -115,7 +101,6 @@ build_make_directories() {
   { chgrp "$(id -g)" -- "${directories[@]}" && chmod g-s -- "${directories[@]}"; } 2>/dev/null || :
   export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
   export SINGULARITY_CACHEDIR=$build_work/cache SINGULARITY_TMPDIR=$build_tmp
-  export ENROOT_CACHE_PATH=$build_work/cache ENROOT_TEMP_PATH=$build_tmp PARALLEL_HOME=$build_tmp
   # programs that a definition file runs would see this one too
   if [[ $build_image != *.sif ]]; then export TMPDIR=$build_tmp; fi
 }
@@ -126,18 +111,18 @@ build_end() {
   local -a versions=()
   step 2/3 'Checking the image'
   image_check "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
-  sha256=$(image_checksum "$build_partial")
+  sha256=$(image_ask checksum "$build_partial")
   build_check_digest
   step 3/3 'Recording and naming the image'
-  bytes=$(image_bytes "$build_partial")
+  bytes=$(image_ask bytes "$build_partial")
   mark=$(image_fingerprint "$build_partial")
   for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
   record_write "$build_partial.json" source "$build_source" digest "$build_digest" sha256 "$sha256" bytes "$bytes" \
     modified "$mark" architecture "$arch" date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(host_name)" \
     tools "$(IFS=';' && printf '%s' "${versions[*]-}")" script "$(script_text)"
   rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
-    image_delete "$build_image" || :
+  if image_is_stored "$build_image" && [[ $(image_reference "$build_image") != "$(image_reference "$build_partial")" ]]; then
+    image_ask delete "$build_image" || :
   fi
   chmod 644 -- "$build_partial" # docker closes what it saves
   file_publish "$build_partial" "$build_image"
@@ -177,7 +162,7 @@ build_is_done() {
   if [[ -z $expected ]]; then expected=$(build_source_digest) || exit 1; fi
   record_value "$1" digest
   [[ -z $expected || $REPLY == "$expected" ]] || return 1
-  image_exists "${1%.json}" || return 1
+  image_ask exists "${1%.json}" || return 1
   image_matches_record "${1%.json}" || {
     note "rebuilding ${1%.json}, which does not match its record: $REPLY"
     return 1
@@ -190,7 +175,7 @@ build_is_done() {
 # the next try.
 build_discard() {
   if [[ -z $build_partial ]]; then return; fi
-  image_delete "$build_partial" || :
+  image_ask delete "$build_partial" || :
   rm -f -- "$build_partial" "$build_partial.json"
   directory_remove "$build_tmp"
 }
@@ -199,7 +184,7 @@ build_discard() {
 build_remove_dead() {
   local left
   for left in "${build_image%/*}"/partial-*-"${build_image##*/}"; do
-    if [[ -e $left ]]; then image_delete "$left" || rm -f -- "$left"; fi
+    if [[ -e $left ]]; then image_ask delete "$left" || rm -f -- "$left"; fi
   done
   rm -f -- "${build_image%/*}"/partial-*-"${build_image##*/}.json"{,.partial}
   for left in "$build_work"/tmp-*; do directory_remove "$left"; done
@@ -227,191 +212,6 @@ directory_remove() {
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
-# build_run COMMAND...: run a program of the build, show its progress, and explain a failure.
-build_run() {
-  local -r log=$build_work/log
-  "$@" 2>&1 </dev/null | tee -- "$log" | build_show_progress "$build_work/cache" "$build_partial" ||
-    build_explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
-}
-
-# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
-sif_build() {
-  local -a options=(--force)
-  local directory=. address=$build_address
-  # before version 4, SingularityCE's option of this name has another meaning
-  if [[ $1 == apptainer ]]; then options+=(--arch "$arch"); fi
-  case $build_kind in
-    sif)
-      image_copy "$build_file" "$build_partial"
-      return
-      ;;
-    oras | library) # the SIF itself: a build would unpack and pack it again
-      build_run "$1" pull "${options[@]}" --disable-cache "$build_partial" "$address"
-      build_digest=$(file_checksum "$build_partial")
-      return
-      ;;
-    dockerfile)
-      archive_build_dockerfile "$2" "$build_tmp/image.tar"
-      directory=$build_tmp address=docker-archive:image.tar
-      ;;
-    *-archive) directory=${build_file%/*} address=$build_kind:${build_file##*/} ;;
-  esac
-  # in the archive's directory: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
-  (cd -- "$directory" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
-  if [[ $build_kind == docker ]]; then build_digest=$(sif_fetched_digest "$build_work/cache"); fi
-}
-
-# enroot_build_image TAG: build a SquashFS file with enroot; TAG is for an image that docker builds or loads first.
-enroot_build_image() {
-  case $build_kind in
-    docker) enroot_import ;;
-    docker-daemon) build_run enroot import --output "$build_partial" "dockerd://${build_address#*:}" ;;
-    sqsh) image_copy "$build_file" "$build_partial" ;;
-    *)
-      command -v docker >/dev/null ||
-        fail "docker not found, with which enroot reads $build_file" \
-          'with a network, run: python3 build_container.py; or import the image on a machine with docker, and set container.image in configuration.toml to its .sqsh file'
-      if [[ $build_kind == dockerfile ]]; then
-        engine_build docker "$1-partial"
-      else
-        engine_load docker "$1-partial"
-      fi
-      build_run enroot import --output "$build_partial" "dockerd://$1-partial"
-      docker rmi "$1-partial" >/dev/null
-      ;;
-  esac
-}
-
-# enroot_import: import the registry's image; enroot has names of its own for architectures, and requires a # after the
-# host.
-enroot_import() {
-  local name=${build_address#docker://} machine_name=${arch/amd64/x86_64} found=''
-  machine_name=${machine_name/arm64/aarch64}
-  name=${name#docker.io/}
-  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
-  # enroot before 4 neither tells a digest, but how it is used, nor takes one
-  if [[ -z $build_digest ]] && found=$(enroot digest --arch "$machine_name" "docker://$name" 2>/dev/null </dev/null) &&
-    [[ $found =~ ^sha256:[0-9a-f]{64}$ ]]; then
-    build_digest=$found
-    name=$(address_strip_tag "$name")@$found
-  fi
-  build_run enroot import --arch "$machine_name" --output "$build_partial" "docker://$name"
-}
-
-# engine_build_image PROGRAM TAG: make an image in the store of docker or podman.
-engine_build_image() {
-  case $build_kind in
-    docker) engine_pull "$1" "$2-partial" ;;
-    dockerfile) engine_build "$1" "$2-partial" ;;
-    docker-daemon) engine_import "$1" "$2-partial" ;;
-    *) engine_load "$1" "$2-partial" ;;
-  esac
-  engine_keep_tag "$1" "$2"
-}
-
-# engine_pull PROGRAM TAG: pull the registry's image, and give it this tag too.
-engine_pull() {
-  local -r name=${build_address#docker://}
-  build_run "$1" pull --platform "linux/$arch" "$name"
-  build_digest=$(engine_pulled_digest "$1" "$name")
-  "$1" tag "$name" "$2"
-}
-
-# engine_build PROGRAM TAG: build the Dockerfile; its directory is the context.
-engine_build() {
-  build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
-}
-
-# engine_import PROGRAM TAG: tag an image of docker's store; podman gets it from docker first.
-engine_import() {
-  local -r name=${build_address#docker-daemon:}
-  if [[ $1 == podman ]]; then build_run podman pull "$build_address"; fi
-  "$1" tag "$name" "$2" 2>/dev/null || fail "$1 has no image $name" "list its images: $1 image ls"
-}
-
-# engine_load PROGRAM TAG: load a docker archive into the store, under this tag alone.
-engine_load() {
-  local loaded before
-  before=$("$1" image ls --format '{{.Repository}}:{{.Tag}}')
-  build_run "$1" load --input "$build_file"
-  loaded=$(grep -o 'Loaded image.*' "$build_work/log" | tail -n 1)
-  loaded=${loaded#*: }
-  "$1" tag "$loaded" "$2"
-  if [[ $loaded == *:* && $loaded != sha256:* ]] && ! grep -q -F -x -e "$loaded" <<<"$before"; then
-    "$1" rmi "$loaded" >/dev/null
-  fi
-}
-
-# engine_keep_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
-# docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
-# tag: packages were installed on top of that.
-engine_keep_tag() {
-  local id own
-  id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
-  id=${id#sha256:}
-  own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
-  if [[ $(engine_tag_in "$build_active") == "$2_"*"_${id:0:12}" ]]; then own=$(engine_tag_in "$build_active"); fi
-  printf '%s\n' "$own" >"$build_partial" ||
-    fail_writing "${build_partial%/*}" "cannot write $build_partial" 'see the error above'
-  "$1" tag "$2-partial" "$own"
-  "$1" rmi "$2-partial" >/dev/null
-}
-
-# archive_build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
-archive_build_dockerfile() {
-  local -a build_tools=() # of this step alone
-  archive_choose docker podman ||
-    fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
-  engine_build "${build_tools[0]}" "$1-archive"
-  engine_save "${build_tools[0]}" "$1-archive" "$2"
-}
-
-# engine_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
-engine_save() {
-  build_run "$1" save --output "$3" "$2"
-  "$1" rmi "$2" >/dev/null
-}
-
-# image_copy FROM TO: copy it, because a site can replace its images at any time.
-image_copy() {
-  progress_run "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
-    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
-}
-
-# sif_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
-# is the OCI's, and this cache belongs to one image.
-sif_fetched_digest() {
-  local -r index=$1/cache/blob/index.json
-  local digests=''
-  if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
-  digests=${digests##*\"sha256:}
-  printf '%s' "${digests:+sha256:${digests%\"}}"
-}
-
-# engine_pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman has pulled.
-engine_pulled_digest() {
-  local digest_of
-  local -r name=${2##*/}
-  # docker says it; what it keeps of it belongs to the first architecture that was pulled
-  if digest_of=$(grep -o '^Digest: sha256:[0-9a-f]*' "$build_work/log"); then
-    printf '%s' "${digest_of#Digest: }"
-    return
-  fi
-  while IFS= read -r digest_of; do
-    # docker leaves out docker.io/library/
-    if [[ /$digest_of == */"${name%%[:@]*}"@* ]]; then
-      printf '%s' "${digest_of##*@}"
-      return
-    fi
-  done < <("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
-}
-
-# address_strip_tag NAME: print it without its tag or digest.
-address_strip_tag() {
-  local -r last=${1##*[/#]}
-  printf '%s%s' "${1%"$last"}" "${last%%[:@]*}"
-}
-
 # archive_begin BASE WORK FORCE NEXT [SIF_PROGRAM...]: choose the program to download or build the archive with, name
 # the archive after BASE, and begin as build_begin does. The runtime of the target machine can use the archives of
 # SIF_PROGRAMs.
@@ -433,19 +233,6 @@ archive_begin() {
     sif) ending=sif ;;
   esac
   build_begin "$1.$ending" "${@:2:3}"
-}
-
-# archive_choose PROGRAM...: set build_tools to the first that works on this machine.
-archive_choose() {
-  local program
-  for program in "$@"; do
-    command -v "$program" >/dev/null || continue
-    if [[ $program != @(docker|podman) ]] || "$program" version >/dev/null 2>&1; then
-      build_tools=("$program")
-      return
-    fi
-  done
-  return 1
 }
 
 # archive_build TAG: download or build the archive; it calls the image TAG-archive.

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, make_lines, step_after_download
+from lib.runtimes import apptainer
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import ImageSource, active_image, check_usable, image_name, image_tag
+from lib.runtimes.runtime import answer_lines, runtime_of
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 from lib.script.records import read_record
 
 _OFFLINE = ("python3", "build_container.py", "offline")
 _MOVE = ("python3", "move_built_container_to_active.py")
-_SIFS = ("apptainer", "singularity")
 
 
 def build_lines(
@@ -34,21 +35,18 @@ def build_lines(
             )
     active = active_image(env.runtime, source, paths)
     work = paths.cache / "containers" / active.name
-    if env.runtime in _SIFS:
-        _check_path(env.runtime, work)
     image = paths.containers / "build" / active.name
     tag = image_tag(source, paths.arch)
     return [
         *_start_lines(env, command_line, paths.containers, image.parent),
         *program_lines(settings, env.runtime),
+        *answer_lines(env),
         "",
         call("build_from_archive", archive_base(source, paths))
         if offline
         else _source_line(settings, source, digest),
         wrapped("build_begin", image, work, "1" if force else "", settings.command(*_MOVE), active),
-        call("enroot_build_image", tag)
-        if env.runtime == "enroot"
-        else call("sif_build" if env.runtime in _SIFS else "engine_build_image", env.runtime, tag),
+        *runtime_of(env.runtime).build(env, tag, work),
         call("build_end"),
     ]
 
@@ -67,8 +65,10 @@ def download_lines(env: Environment, *, digest: str, force: bool, command_line: 
     env = env._replace(paths=here)
     name = active_image(env.runtime, source, here).name
     work = here.cache / "containers" / f"{name}.download"
-    _check_path("apptainer", work)
-    sifs = _SIFS if env.runtime in _SIFS else ()  # of no use to another runtime
+    apptainer.check_path("apptainer", work)
+    sifs = (
+        apptainer.ENDINGS if env.runtime in apptainer.ENDINGS else ()
+    )  # of no use to another runtime
     offline = settings.command(*_OFFLINE)
     following = step_after_download(settings, here, here.archives, offline)
     begin = (archive_base(source, here), work, "1" if force else "", following)
@@ -94,15 +94,6 @@ def _build_hint(settings: Settings) -> str:
         f"here; then run: {settings.command(*_OFFLINE)}"
     )
     return settings.machine.build_hint or elsewhere
-
-
-def _check_path(runtime: str, work: Path) -> None:
-    """Reject a path with a quote: Apptainer 1.4 inserts it unquoted into a shell's text."""
-    if "'" in str(work):
-        raise LongshipError(
-            f"{runtime} cannot build in a directory with a quote in its path: {work}",
-            "set paths.scratch_dir in configuration.toml to another directory",
-        )
 
 
 def _start_lines(env: Environment, command_line: str, *directories: Path) -> list[str]:

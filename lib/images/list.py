@@ -13,6 +13,7 @@ from typing import Any
 from lib.configuration.tables import find_files
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import active_image, check_usable
+from lib.runtimes.runtime import answer_lines
 from lib.script.errors import printable
 from lib.script.execute import output
 from lib.script.output import Report, as_json, columns, number, size_text
@@ -31,7 +32,8 @@ def list_images(env: Environment) -> Report:
     """Describe all versions and mark the active one."""
     active, others = _images(env)
     width = columns()
-    damages = find_damages([file for each in (active, *others) for file in _versions(each)])
+    files = [file for each in (active, *others) for file in _versions(each)]
+    damages = find_damages(files, answer_lines(env))
     lines = list(_lines(active, width, damages))
     for each in others:
         lines += ["", f"not configured: {each.name}", *_lines(each, width, damages)]
@@ -148,13 +150,14 @@ def _line(width: int, mark: str, row: _Row, size: str = "") -> str:
     return printable(begin) + ("  " if width >= _WIDE else "\n    ") + printable(end)
 
 
-def find_damages(files: Sequence[Path]) -> dict[str, str]:
+def find_damages(files: Sequence[Path], answers: Sequence[str] = ()) -> dict[str, str]:
     """Return by file how images differ from their records, without checksums: those take minutes.
 
-    ``image_damage`` decides it, as for the scripts that activate and delete versions.
+    ``image_damage`` decides it, as for the scripts that activate and delete versions; the answers
+    are the lines of the runtime.
     """
     plan = 'for file in "$@"; do image_damage "$file"; printf "damage: %s\\n" "$REPLY"; done'
-    command = ["bash", "-c", render("damages", [plan]), "damages", *map(str, files)]
+    command = ["bash", "-c", render("damages", [*answers, plan]), "damages", *map(str, files)]
     text = output(command, _PROBE_SECONDS).text if files else ""
     found = re.findall("^damage: (.*)", text, re.MULTILINE)
     return dict(zip(map(str, files), chain(found, repeat("the image cannot be checked"))))

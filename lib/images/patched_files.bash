@@ -3,13 +3,6 @@
 # FILE.original, for the group to commit: then a new image with another original is noticed, and the change can be
 # merged into it.
 
-# patched_file_add OURS TARGET: bind our file read-only over the image's own.
-patched_file_add() {
-  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
-    'create it, or remove it from container.patched_files in configuration.toml'
-  bind_add "$1" "$2" ro
-}
-
 # patched_file_check IMAGE OURS TARGET: warn if IMAGE has another original than the one that ours was made from, or none.
 # No launch waits for this: it runs when an image is activated.
 patched_file_check() {
@@ -19,7 +12,7 @@ patched_file_check() {
     'create it, or remove it from container.patched_files in configuration.toml'
   own=$(mktemp) || fail_writing "${TMPDIR:-/tmp}" 'cannot create a temporary file' 'see the error above'
   # shellcheck disable=SC2016  # expanded inside
-  image_exec "$image" /bin/sh -c 'if [ -f "$1" ]; then echo there; cat -- "$1"; else echo missing; fi' \
+  image_ask exec "$image" /bin/sh -c 'if [ -f "$1" ]; then echo there; cat -- "$1"; else echo missing; fi' \
     sh "$target" >"$own" 2>/dev/null </dev/null || printf 'failed\n' >"$own"
   IFS= read -r found <"$own" || :
   case $found in

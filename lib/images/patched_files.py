@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lib.runtimes.environment import IMAGE, Environment
-from lib.script.command import assign, call, wrapped
+from lib.runtimes.runtime import answer_lines
+from lib.script.command import call, wrapped
 from lib.script.quoting import Word
 
 
@@ -11,7 +12,7 @@ def check_patched_files(env: Environment) -> list[str]:
     """Return the lines that compare the originals of patched files with those of ``image``."""
     if env.runtime != "host":
         compared = compare_patched_files(env, IMAGE)
-        return [assign("runtime", env.runtime), *compared] if compared else []
+        return [*answer_lines(env), *compared] if compared else []
     text = "container.patched_files has no effect with the runtime host"
     return [call("note", text)] if env.patched_files else []
 

@@ -3,8 +3,7 @@
 # is a single rename, whatever the image's size. The file of a version is never changed, so running jobs keep the image
 # that they started with. The directory of the images contains:
 #
-#   <image>_<arch>.sif              the active image: a link to a version; .sqsh for enroot, .docker or .podman
-#                                   for a file with the tag in their stores
+#   <image>_<arch>.sif              the active image: a link to a version; other runtimes have other endings
 #   build/                          new images, built and not yet active
 #   versions/                       each image that was active, with time and checksum in its name
 #   versions/<image>_<arch>.sif.history     what was active when: time, use or rollback, from, to
@@ -95,7 +94,7 @@ image_check_whole() {
     return
   fi
   # not with -I: it would hide a PYTHONHOME of the image's, with which no Python starts; the host's is not it
-  reason=$(unset PYTHONHOME PYTHONPATH && image_exec "$(image_reference "$image")" python3 -s -c '' 2>&1 </dev/null) || {
+  reason=$(unset PYTHONHOME PYTHONPATH && image_ask exec "$(image_reference "$image")" python3 -s -c '' 2>&1 </dev/null) || {
     # without Apptainer's colours and warnings
     reason=$(printf '%s\n' "$reason" | sed $'s/\e\\[[0-9;]*m//g' | grep -v -e ^WARNING -e '^ *$' | tail -n 1) || :
     fail "python3 does not start in the image $image${reason:+: $reason}" \
@@ -166,7 +165,7 @@ version_use() {
   local version=$2
   if [[ $version != "${name%.*}_"* ]]; then version=${name%.*}_$version.${name##*.}; fi
   version=${1%/*}/versions/$version
-  image_exists "$version" ||
+  image_ask exists "$version" ||
     fail "no such version: $version" "$LIST_VERSIONS; for one of another image, set container.image first"
   image_check_whole "$version" "run: $BUILD_ANEW; or use another version: python3 move_built_container_to_active.py --list" always
   version_activate "$1" "$version" "$3"
@@ -225,8 +224,8 @@ versions_delete() {
       continue
     fi
     bytes=0 # in a store other names can still need the image
-    if ! engine_has_tag "$file"; then bytes=$(stat -c %s -- "$file"); fi
-    if image_delete "$file"; then
+    if ! image_is_stored "$file"; then bytes=$(stat -c %s -- "$file"); fi
+    if image_ask delete "$file"; then
       rm -f -- "$file.json"
       printf 'deleted: %s\n' "${file##*/}" >&2
       freed=$((freed + bytes))

@@ -10,6 +10,7 @@ from lib.images.patched_files import compare_patched_files
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import active_image, check_usable
+from lib.runtimes.runtime import answer_lines
 from lib.script.command import assign, call
 from lib.script.quoting import Expansion, word
 
@@ -39,10 +40,9 @@ def _script(env: Environment, lines: list[str], following: Sequence[str]) -> lis
     paths = env.paths
     return [
         assign("arch", paths.arch),
-        assign("runtime", env.runtime),
-        assign("LIBRARY", paths.root / "lib"),
         *_directory_lines(paths),
         *program_lines(env.settings, env.runtime),
+        *answer_lines(env),
         "",
         *lines,
         *(call("next_step", each) for each in following),
@@ -55,6 +55,7 @@ def prune_lines(env: Environment) -> list[str]:
     return [
         assign("arch", paths.arch),
         *_directory_lines(paths),
+        *answer_lines(env),
         call("image_prune", _active(env)),
     ]
 

@@ -13,7 +13,7 @@ from lib.configuration.schema import entry_name
 from lib.jobs.cost import hourly_cost
 from lib.jobs.hooks import hooks
 from lib.jobs.size import Size, processes_per_node, run_name, size_of_facts
-from lib.runtimes import pyxis
+from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import array, assign, call, comment, export, wrapped
 from lib.script.errors import write_error
@@ -145,7 +145,7 @@ def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
         *start.variables,
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(shape)),
-        *pyxis.options(env._replace(held=named)),
+        *srun_lines(env._replace(held=named)),
         *([call("job_label_output")] if start.is_batch else []),
         f"if run_has_begun; then {'; '.join([*start.step, 'return'])}; fi",
         *([array("longship_at_end", start.at_end)] if start.at_end else []),

@@ -111,11 +111,7 @@ overlay_identify_image() {
   if [[ -z $REPLY ]]; then record_value "$image_record" sha256; fi
   image_id=$REPLY
   if [[ -n $image_id || $base == host ]]; then return; fi
-  case $runtime in
-    apptainer | singularity) image_id="sif:$(od -An -v -tx1 -j 48 -N 16 "$base" | tr -d ' \n')" ;; # its UUID
-    enroot) image_id="sqsh:$(head -c 96 -- "$base" | sha256sum | cut -d ' ' -f 1)" ;;              # its superblock
-    *) image_id=$("$runtime" image inspect --format '{{.Id}}' "$base") ;;
-  esac
+  image_id=$(image_ask identify "$base")
 }
 
 # overlay_inputs: print one checksum of everything that decides what is built, except versions that are not

@@ -15,6 +15,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, Packages
+from lib.runtimes.runtime import answer_lines
 from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
@@ -62,6 +63,7 @@ def build_lines(
         call("pins_make", link.parent / "pins"),
         *target_lines(settings, paths),
         assign("runtime", env.runtime),
+        *answer_lines(env),
         assign("overlay_target", MOUNTED_AT),
         call("overlay_check_arch", submit if (settings.root / job).is_file() else ""),
         *(export(*each) for each in _INSTALL),
@@ -78,7 +80,7 @@ def build_lines(
         *requirement_lines(env, offline=offline),
         "",
         call("overlay_build", "force" if force else "", packages.installer, paths.tools / "uv"),
-        call("next_step", _next_step(env, offline)),
+        call("next_step", _next_step(env.packages, offline)),
     ]
 
 
@@ -115,10 +117,10 @@ def _image_record(env: Environment) -> str:
     return f"{pinned(active_image(env.runtime, env.source, env.paths))}.json"
 
 
-def _next_step(env: Environment, offline: bool) -> str:
+def _next_step(packages: Packages, offline: bool) -> str:
     """Return the next command: for the venv above the overlay, if there is one."""
-    if len(env.packages.steps) == 1:
-        return data_command(env.settings)
+    if len(packages.steps) == 1:
+        return data_command(packages.settings)
     return f"python3 set_up.py {'offline' if offline else 'install'}"
 
 

@@ -15,7 +15,7 @@ from shlex import quote
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from lib.repositories import check, clone, git, update  # noqa: E402
+from lib.repositories import clone, git, inspection, update  # noqa: E402
 from lib.repositories.repository import Configured  # noqa: E402
 from lib.script.errors import LongshipError, print_messages, write_error  # noqa: E402
 from lib.script.worker import Steps, in_parallel  # noqa: E402
@@ -26,7 +26,7 @@ _ACTIONS = {
     "continue": update.resume,
     "abort": update.abort,
     "save-patches": update.save_patches,
-    "check": check.check,
+    "check": inspection.check,
 }
 _STEPS = {"install": "Cloning", "update": "Updating", "download": "Fetching"}
 _SET_UP = "python3 set_up.py"

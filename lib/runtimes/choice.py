@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, NamedTuple, Protocol
+from typing import Callable, NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.runtimes import apptainer, docker, enroot, host, pyxis
+from lib.configuration.runtimes import find_runtimes, known_runtime
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.image import can_use, image_name, image_source, image_to_start
+from lib.runtimes.runtime import runtime_of
 from lib.script.command import call
 from lib.script.errors import LongshipError
-from lib.script.quoting import Word
 
-
-class Runtime(Protocol):
-    """The functions that the module of each runtime provides."""
-
-    def check(self, env: Environment) -> list[str]:
-        """Return the lines that check the image, on any machine where its file is visible."""
-
-    def options(self, env: Environment) -> list[str]:
-        """Return the lines that collect the runtime's options in the array ``options``."""
-
-    def command_prefix(self, env: Environment) -> list[Word]:
-        """Return the arguments before the user's command."""
-
-    def start_probe(self, program: str, image: str) -> list[str]:
-        """Return the command that succeeds if this runtime can start this image."""
-
-
-MODULES: dict[str, Runtime] = {
-    "apptainer": apptainer,
-    "singularity": apptainer,
-    "docker": docker,
-    "podman": docker,
-    "enroot": enroot,
-    "host": host,
-}
-_LOOKED_FOR = ("apptainer", "singularity", "docker", "podman", "enroot")
 _FIRST = "the first that works on this machine"
 
 
@@ -50,9 +24,9 @@ class Choice(NamedTuple):
     why: str
 
 
-def module_of(env: Environment) -> Runtime:
-    """Return the module of an environment's runtime."""
-    return pyxis if env.in_pyxis else MODULES[env.runtime]
+def srun_lines(env: Environment) -> list[str]:
+    """Return what the start of a job adds on a machine whose srun can start containers."""
+    return runtime_of("pyxis").options(env) if env.machine.pyxis != "no" else []
 
 
 def choose_runtime(
@@ -65,7 +39,7 @@ def choose_runtime(
     failed = []
     for runtime in _installed(settings):
         image = image_to_start(runtime, image_source(settings), paths)
-        if succeeds(MODULES[runtime].start_probe(runtime, image)):
+        if succeeds(runtime_of(runtime).start_probe(runtime, image)):
             return Choice(runtime, _FIRST)
         failed.append(runtime)
     why = f"found {', '.join(failed)}, but no image" if failed else "no container runtime found"
@@ -83,7 +57,7 @@ def choose_target_runtime(
         source = image_source(settings)
         base = here.archives / f"{image_name(source)}_{settings.machine.arch}"
         if any(os.path.exists(f"{base}.{ending}") for ending in ("tar", "sif")):
-            able = next(each for each in _LOOKED_FOR if can_use(each, source))
+            able = next(each for each in names_with_images() if can_use(each, source))
             return Choice(able, "its image was downloaded")
     return choose_runtime(settings, here, succeeds)
 
@@ -103,8 +77,8 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
             return Choice(runtime, _FIRST)
     raise LongshipError(
         f"no installed runtime can build from {image_source(settings).address}",
-        f"install one of {', '.join(_LOOKED_FOR)}; or, to use this machine's own Python without "
-        "an image, run: python3 set_up.py install",
+        f"install one of {', '.join(names_with_images())}; or, to use this machine's own Python "
+        "without an image, run: python3 set_up.py install",
     )
 
 
@@ -115,15 +89,23 @@ def program_lines(settings: Settings, runtime: str) -> list[str]:
 
 def configured_runtime(settings: Settings) -> str:
     """Return the runtime that the configuration or the site names; empty if neither does."""
-    for runtime in (settings.configuration.container.runtime, settings.machine.runtime):
-        if runtime != "auto":
-            return runtime
+    runtime, machine = settings.configuration.container.runtime, settings.machine
+    if runtime != "auto":
+        return runtime
+    if machine.runtime != "auto":
+        known_runtime(machine.runtime, machine.site_file)
+        return machine.runtime
     return ""
+
+
+def names_with_images() -> list[str]:
+    """Return the runtimes that start images: all but the machine itself."""
+    return [name for name, each in find_runtimes() if each.ending]
 
 
 def _installed(settings: Settings) -> list[str]:
     import shutil  # 2 ms that no other launch needs
 
     search = settings.environ.get("PATH")
-    found = [runtime for runtime in _LOOKED_FOR if shutil.which(runtime, path=search)]
+    found = [runtime for runtime in names_with_images() if shutil.which(runtime, path=search)]
     return [runtime for runtime in found if can_use(runtime, image_source(settings))]

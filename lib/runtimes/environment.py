@@ -14,6 +14,7 @@ from lib.configuration.training import Training
 from lib.runtimes.contract import Bind, configured_binds, patched_files
 from lib.runtimes.image import ImageSource, image_source, image_to_start
 from lib.runtimes.packages import MOUNTED_AT, Packages, seen_at
+from lib.runtimes.runtime import Runtime, runtime_of
 from lib.script.command import call
 from lib.script.quoting import Expansion, Word
 
@@ -55,6 +56,11 @@ class Environment(_Given):
     def in_pyxis(self) -> bool:
         """Whether srun starts the container, so that a launcher runs inside it."""
         return self.purpose == "job" and self.machine.pyxis != "no" and self.runtime == "enroot"
+
+    @property
+    def module(self) -> Runtime:
+        """The module of its runtime, or in a job of that which starts the runtime's images."""
+        return runtime_of("pyxis" if self.in_pyxis else self.runtime)
 
     @cached_property
     def training(self) -> Training:

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lib.runtimes.contract import SHELL
 from lib.runtimes.environment import Environment, overlay_lines
 from lib.script.quoting import Word
+
+ENDINGS = {"host": ""}
+SOURCES = ()
+IN_STORE = DAEMON = False
+
+
+def build(env: Environment, tag: str, work: Path) -> list[str]:
+    """Return no lines: there is no image."""
+    return []
+
+
+def answers(env: Environment) -> list[Word]:
+    """Return the command that answers questions about images."""
+    return []
 
 
 def check(env: Environment) -> list[str]:

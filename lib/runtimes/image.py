@@ -10,33 +10,18 @@ from typing import Any, Callable, NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import ROOTED, Paths, check_shared, expand, pinned
+from lib.configuration.runtimes import known_runtime, runtime_names
+from lib.runtimes.runtime import runtime_of
 from lib.script.errors import LongshipError, suggest
 from lib.script.records import read_record
 
-# Extension of an image's file, by runtime. Docker and podman have a store of their own: their file
-# contains the image's tag.
-ENDINGS = {
-    "apptainer": "sif",
-    "singularity": "sif",
-    "docker": "docker",
-    "podman": "podman",
-    "enroot": "sqsh",
-}
-
 _REGISTRIES = ("docker", "oras", "library")
-_ARCHIVES = ("docker-archive", "oci-archive")
-_SCHEMES = (*_REGISTRIES, *_ARCHIVES, "docker-daemon")
+ARCHIVES = ("docker-archive", "oci-archive")
+SCHEMES = (*_REGISTRIES, *ARCHIVES, "docker-daemon")
 # An image as docker names it, without a scheme: ubuntu:22.04, nvcr.io/nvidia/pytorch:25.06-py3.
 _REFERENCE = r"[a-z0-9][\w.-]*(:\d+)?(/[\w.-]+)*(:[\w.-]+|@sha256:[0-9a-f]+)"
 _BUILD = "python3 build_container.py"
 _MOVE = "python3 move_built_container_to_active.py"
-# Sources that each runtime can use.
-_USABLE = {
-    "sif": (*_SCHEMES, "definition", "dockerfile", "sif"),
-    "sqsh": ("docker", "docker-archive", "docker-daemon", "dockerfile", "sqsh"),
-    "docker": ("docker", *_ARCHIVES, "docker-daemon", "dockerfile"),
-    "podman": ("docker", *_ARCHIVES, "docker-daemon", "dockerfile"),
-}
 
 
 class ImageSource(NamedTuple):
@@ -118,7 +103,7 @@ def _parse(text: str, origin: str, absolute: Callable[[str], str]) -> ImageSourc
         return ImageSource(scheme, text)
     if scheme == "docker-daemon":
         return ImageSource(scheme, text)
-    if scheme in _ARCHIVES:
+    if scheme in ARCHIVES:
         return ImageSource(scheme, f"{scheme}:{absolute(text[len(scheme) + 1 :])}")
     kind = "" if "://" in text else _kind_of_file(text)
     if kind:
@@ -126,7 +111,7 @@ def _parse(text: str, origin: str, absolute: Callable[[str], str]) -> ImageSourc
     schemes = ("docker://", "oras://", "library://", "docker-archive:", "oci-archive:")
     kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
     hint = suggest(text, kinds)
-    if scheme not in _SCHEMES and re.fullmatch(_REFERENCE, text):
+    if scheme not in SCHEMES and re.fullmatch(_REFERENCE, text):
         hint = f'did you mean "docker://{text}"? valid values: {", ".join(kinds)}'
     raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)
 
@@ -161,7 +146,7 @@ def image_tag(source: ImageSource, arch: str) -> str:
 
 def active_image(runtime: str, source: ImageSource, paths: Paths) -> Path:
     """Return the path of the active image, such as ``pytorch_25.06-py3_amd64.sif``."""
-    return paths.containers / f"{image_name(source)}_{paths.arch}.{ENDINGS[runtime]}"
+    return paths.containers / f"{image_name(source)}_{paths.arch}.{known_runtime(runtime).ending}"
 
 
 def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
@@ -172,7 +157,7 @@ def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
     check_usable(runtime, source)
     active = active_image(runtime, source, paths)
     _check_origin(active, source)
-    if ENDINGS[runtime] in ("docker", "podman"):
+    if runtime_of(runtime).IN_STORE:
         if os.path.isfile(active):
             check_shared(paths, pinned(active))
             return active.read_text(encoding="utf-8").strip()
@@ -201,14 +186,15 @@ def _check_origin(active: Path, source: ImageSource) -> None:
 
 def can_use(runtime: str, source: ImageSource) -> bool:
     """Tell whether a runtime can use a source."""
-    return source.kind in _USABLE[ENDINGS[runtime]]
+    return source.kind in runtime_of(runtime).SOURCES
 
 
 def check_usable(runtime: str, source: ImageSource) -> None:
     """Stop if a runtime cannot use a source, and name one that can."""
     if not can_use(runtime, source):
-        able = "enroot" if source.kind == "sqsh" else "apptainer"
-        raise LongshipError(
-            f"{runtime} cannot build from {source.address}",
-            f'choose a runtime that can, in configuration.toml: container.runtime = "{able}"',
-        )
+        able = [each for each in runtime_names() if can_use(each, source)]
+        hint = "set container.image in configuration.toml to another image"
+        if able:
+            choose = "choose a runtime that can, in configuration.toml"
+            hint = f'{choose}: container.runtime = "{able[0]}"'
+        raise LongshipError(f"{runtime} cannot build from {source.address}", hint)

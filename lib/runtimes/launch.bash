@@ -28,56 +28,6 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# image_check_readable FILE HINT: stop if the image is missing or cannot be read.
-image_check_readable() {
-  [[ -e $1 ]] || fail "image not found: $1" "$2"
-  [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
-}
-
-# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
-# first line a SIF file has magic, version and architecture.
-sif_check() {
-  local -r file=$1 arch=$2 hint=$3
-  image_check_readable "$file" "$hint"
-  local LC_ALL=C magic code found
-  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
-    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
-  [[ $magic == SIF_MAGIC ]] || fail "not a SIF image: $file" "$hint"
-  case $code in
-    02) found=amd64 ;;
-    04) found=arm64 ;;
-    *) found="an unknown architecture (code $code)" ;;
-  esac
-  [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
-}
-
-# engine_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
-engine_check() {
-  local found
-  found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
-    "$1" version >/dev/null 2>&1 ||
-      fail "$1 is installed but does not work" "run: $1 version"
-    fail "$1 has no image $2" "$4"
-  }
-  [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
-}
-
-# host_arch: set REPLY to this machine's architecture, amd64 or arm64.
-host_arch() {
-  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE: tcsh exports other names
-  case $REPLY in
-    x86_64) REPLY=amd64 ;;
-    aarch64) REPLY=arm64 ;;
-  esac
-}
-
-# host_check_arch ARCH WHAT: stop if this machine cannot run programs for ARCH.
-host_check_arch() {
-  host_arch
-  [[ $REPLY == "$1" ]] ||
-    fail "$2 is for $1, but this machine is $REPLY" "start it in a job, on a compute node"
-}
-
 # venv_check DIR BASE: fail if the venv is missing or was built on something else.
 venv_check() {
   local base='' stack=${1##*/}
@@ -156,25 +106,6 @@ bind_pip_sources() {
     path=${path%/simple} # the files of an index are next to it
     if [[ $path == /* && -d $path ]]; then bind_add "$path" "$path" ro; fi
   done
-}
-
-# sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
-sif_add_home() {
-  local -r home=${HOME:-}
-  if [[ ! -d $home ]]; then return 0; fi
-  unset HOME # bash then expands ~ from the passwd file
-  local -r own=~
-  export HOME=$home
-  if [[ $home == "$own" ]]; then return 0; fi
-  [[ $home != *:* ]] ||
-    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
-  options+=(--home "$home")
-}
-
-# sif_add_gpus: pass the node's GPUs, if it has some; else --nv only warns.
-sif_add_gpus() {
-  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
-  if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
 }
 
 # exit_delay: let a rank that cannot start wait until Slurm has read its messages: it ends a step with the first rank
@@ -259,4 +190,11 @@ while [ "$longship_left" -gt 0 ]; do
 done
 unset longship_left longship_word
 '${longship_contract-}
+}
+
+# patched_file_add OURS TARGET: bind our file read-only over the image's own.
+patched_file_add() {
+  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
+    'create it, or remove it from container.patched_files in configuration.toml'
+  bind_add "$1" "$2" ro
 }

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, make_lines
 from lib.configuration.training import Training
-from lib.runtimes.choice import module_of
 from lib.runtimes.contract import CONTRACT, SHELL, environment_script, unset_lines
 from lib.runtimes.environment import Environment, check_overlay, command_line, module_lines
 from lib.script.command import assign, call, comment, text_below, wrapped
@@ -18,7 +17,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     """Return the lines that become the command ``"$@"`` inside."""
     script = _script(env, online=online, directories=env.package_directories)
     if env.in_pyxis:  # these lines run inside the container
-        begin = call("pyxis_check_inside")
+        begin = env.module.check_inside()
         prepare = [text_below("longship_contract", script, CONTRACT), ""]
     else:
         # the ranks' job has checked them
@@ -36,7 +35,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
         command_line(env),
         *([call("command_encode")] if encode else []),
-        call("command_exec", *module_of(env).command_prefix(env), Expansion('"${command[@]}"')),
+        call("command_exec", *env.module.command_prefix(env), Expansion('"${command[@]}"')),
     ]
 
 
@@ -47,7 +46,7 @@ def inside_lines(env: Environment) -> list[str]:
     """
     env = env._replace(purpose="set_up")
     script = _script(env, online=True)
-    return [*_prepare_lines(env, script), "", *_inside(*module_of(env).command_prefix(env))]
+    return [*_prepare_lines(env, script), "", *_inside(*env.module.command_prefix(env))]
 
 
 def here_lines(settings: Settings, here: Paths) -> list[str]:
@@ -74,7 +73,7 @@ def venv_check_lines(env: Environment) -> list[str]:
 
 def image_lines(env: Environment) -> list[str]:
     """Return the lines that check the image; none for the runtime host."""
-    return [assign("image", env.image), *module_of(env).check(env)] if env.image else []
+    return [assign("image", env.image), *env.module.check(env)] if env.image else []
 
 
 def _prepare_lines(env: Environment, script: str) -> list[str]:
@@ -92,7 +91,7 @@ def _prepare_lines(env: Environment, script: str) -> list[str]:
         *([call("program_check", env.runtime)] if env.image else []),
         *image_lines(env),
         *([call("host_check_arch", env.paths.arch, what)] if env.image else []),
-        *module_of(env).options(env),
+        *env.module.options(env),
     ]
 
 

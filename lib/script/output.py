@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?", re.ASCII)
@@ -17,6 +18,21 @@ class Report(NamedTuple):
 
     text: str
     following: str = ""
+
+
+class Finding(NamedTuple):
+    """A line of the report. The state is ok, warning or problem; the last two have a fix."""
+
+    state: str
+    topic: str
+    text: str
+    fix: str = ""
+
+
+# of topic and text, and the latter two of a fix
+ok = partial(Finding, "ok")
+warning = partial(Finding, "warning")
+problem = partial(Finding, "problem")
 
 
 def as_json(rows: Iterable[Mapping[str, Any]]) -> Report:

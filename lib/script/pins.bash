@@ -7,12 +7,14 @@
 # The pin of a job counts until the job, and that of RUN.then, has ended; any other while its launcher exists, which
 # is known of one's own.
 version_is_pinned() {
-  local pin image job launcher later
+  local pin image job launcher later own=''
   local -r where=${1%/versions/*}/pins
   if [[ -d $where && ! (-r $where && -x $where) ]]; then
     REPLY="a pin in the unreadable $where"
     return
   fi
+  # what the runtime starts, if the file only names an image in its store; NUL bytes of others are dropped
+  { IFS= read -r -n 4096 own; } 2>/dev/null <"$1" || :
   for pin in "$where"/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r -n 4096 image && IFS= read -r -n 4096 job && IFS= read -r -n 4096 launcher; } 2>/dev/null <"$pin" || {
@@ -20,7 +22,7 @@ version_is_pinned() {
       return
     }
     # compare names: two users can have different paths to one directory
-    if [[ ${image##*/} != "${1##*/}" ]] && ! { engine_has_tag "$1" && [[ $image == "$(engine_tag_in "$1")" ]]; }; then
+    if [[ ${image##*/} != "${1##*/}" && $image != "${own:-/}" ]]; then
       continue
     fi
     later=${launcher%/launcher}.then

@@ -74,8 +74,10 @@ def _names(text: str) -> list[str]:
 
 
 def shell_files() -> list[Path]:
-    """Return the files that definitions are taken from."""
-    return sorted([*Path(ROOT).glob("lib/*/*.bash"), *Path(ROOT).glob("extras/*/*.bash")])
+    """Return the files that definitions are taken from, those of the core first."""
+    return [
+        path for each in ("lib", "extras") for path in sorted(Path(ROOT, each).glob("*/*.bash"))
+    ]
 
 
 def definitions() -> Mapping[str, str]:

@@ -68,7 +68,6 @@ def test_architecture_is_this_machines_own_unless_said(repository):
             'line 2: unknown value of machines.x.arch: "x86_64"',
             "amd64, arm64",
         ),
-        ('[machines.x]\nruntime = "aptainer"\n', 'runtime: "aptainer"', '"apptainer"'),
         ('[machines.x]\nrecognise.hots = "x*"\n', "hots", '"host"'),
         ('[machines.x]\nmodules = "load GCC"\n', "modules: expected a list", "write modules = ["),
         ('[machines.x]\nbinds = "/data"\n', "binds: expected a list", "write binds = ["),

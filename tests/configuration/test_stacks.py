@@ -4,13 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from support.emitted import training_file
+from support.emitted import RUNTIME_OF, training_file
 from support.requests import lines_for
 from support.stacks import settings_of
 
 from lib import ROOT
 from lib.configuration.paths import derive_paths
-from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.jobs.job_files import read_job_file
 from lib.runtimes.environment import Environment
@@ -82,7 +81,7 @@ def test_checked_in_stacks_load_and_name_files_that_are_there(root):
         assert not stack.torch or (root / stack.torch).is_file()
 
 
-@pytest.mark.parametrize("machine", load_machines(Path(ROOT)))
+@pytest.mark.parametrize("machine", RUNTIME_OF)
 @pytest.mark.parametrize("name", stack_names(Path(ROOT)))
 def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, machine, tmp_path):
     settings = settings_of(ROOT, name, machine, tmp_path)
@@ -97,7 +96,7 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     vendor, arch = settings.machine.gpu, settings.machine.arch
     image = settings.stack.images.get("cpu" if vendor == "auto" else vendor, {})
     there = isinstance(image, str) or arch in image
-    runtime = {"auto": "apptainer"}.get(settings.machine.runtime, settings.machine.runtime)
+    runtime = RUNTIME_OF[machine]
     env = Environment(settings, paths, runtime, "job")
     if there:
         lines = lines_for(env, job)

@@ -118,29 +118,7 @@ exported_keep REPLY UTF8 arch base bound byte code command directory each file f
     free_inodes hint home image inodes lines magic mode options own owner parent path pieces \
     reason size source stack target text told variable word
 
-# ---------- lib/images/patched_files.bash
-
-# patched_file_add OURS TARGET: bind our file read-only over the image's own.
-patched_file_add() {
-  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
-    'create it, or remove it from container.patched_files in configuration.toml'
-  bind_add "$1" "$2" ro
-}
-
-# ---------- lib/runtimes/launch.bash
-
-# program_check NAME: stop if the runtime is missing.
-program_check() {
-  command -v "$1" >/dev/null ||
-    fail "$1 not found" \
-      'load its module, or set container.runtime in configuration.toml to another runtime'
-}
-
-# image_check_readable FILE HINT: stop if the image is missing or cannot be read.
-image_check_readable() {
-  [[ -e $1 ]] || fail "image not found: $1" "$2"
-  [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
-}
+# ---------- lib/runtimes/apptainer.bash
 
 # sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
@@ -159,6 +137,27 @@ sif_check() {
   [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
+# sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
+sif_add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home == "$own" ]]; then return 0; fi
+  [[ $home != *:* ]] ||
+    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
+  options+=(--home "$home")
+}
+
+# sif_add_gpus: pass the node's GPUs, if it has some; else --nv only warns.
+sif_add_gpus() {
+  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
+  if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
+}
+
+# ---------- lib/runtimes/host.bash
+
 # host_arch: set REPLY to this machine's architecture, amd64 or arm64.
 host_arch() {
   REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE: tcsh exports other names
@@ -173,6 +172,23 @@ host_check_arch() {
   host_arch
   [[ $REPLY == "$1" ]] ||
     fail "$2 is for $1, but this machine is $REPLY" "start it in a job, on a compute node"
+}
+
+# ---------- lib/runtimes/image.bash
+
+# image_check_readable FILE HINT: stop if the image is missing or cannot be read.
+image_check_readable() {
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
+}
+
+# ---------- lib/runtimes/launch.bash
+
+# program_check NAME: stop if the runtime is missing.
+program_check() {
+  command -v "$1" >/dev/null ||
+    fail "$1 not found" \
+      'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
 # venv_check DIR BASE: fail if the venv is missing or was built on something else.
@@ -247,25 +263,6 @@ bind_pip_sources() {
   done
 }
 
-# sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
-sif_add_home() {
-  local -r home=${HOME:-}
-  if [[ ! -d $home ]]; then return 0; fi
-  unset HOME # bash then expands ~ from the passwd file
-  local -r own=~
-  export HOME=$home
-  if [[ $home == "$own" ]]; then return 0; fi
-  [[ $home != *:* ]] ||
-    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
-  options+=(--home "$home")
-}
-
-# sif_add_gpus: pass the node's GPUs, if it has some; else --nv only warns.
-sif_add_gpus() {
-  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
-  if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
-}
-
 # command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive shell: sh if an image has
 # no bash.
 command_set() {
@@ -326,6 +323,13 @@ while [ "$longship_left" -gt 0 ]; do
 done
 unset longship_left longship_word
 '${longship_contract-}
+}
+
+# patched_file_add OURS TARGET: bind our file read-only over the image's own.
+patched_file_add() {
+  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
+    'create it, or remove it from container.patched_files in configuration.toml'
+  bind_add "$1" "$2" ro
 }
 
 # ---------- lib/script/messages.bash

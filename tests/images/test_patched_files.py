@@ -12,7 +12,7 @@ from lib.script.errors import LongshipError
 from lib.script.render import render
 
 # The machine itself stands for an image.
-START = 'image_exec() {\n  shift\n  "$@"\n}'
+START = 'image_ask() {\n  shift 2\n  "$@"\n}'
 
 
 def configured(repository, line):
@@ -86,7 +86,7 @@ def test_clone_that_cannot_be_written_to_is_no_error(compare):
 
 
 def test_image_that_does_not_start_is_told(compare):
-    assert "was not compared: image the image does not start" in compare("image_exec() { false; }")
+    assert "was not compared: image the image does not start" in compare("image_ask() { false; }")
 
 
 def test_image_without_the_file_is_told(compare):

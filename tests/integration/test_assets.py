@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import stat
+from pathlib import Path
 
 import pytest
 from support import cache, processes
@@ -13,6 +14,7 @@ from support.environments import SECRET
 from support.hub import TOKEN, Repo, running_hub
 from support.lab import fill, is_told
 from support.repository import toml
+from support.tiers import slow
 
 from lib import ROOT
 from lib.assets.assets import download_lines, offline_lines
@@ -47,13 +49,14 @@ FILES = {"config.json": b'{"a": 1}', "a folder/model.bin": LARGE, "README.md": b
 def hub_venv(session_environment):
     """Give a venv with huggingface_hub, fetched from the package index once."""
 
+    pins = Path(ROOT, "lib/assets/inside/hub.txt")
+
     def build(partial):
         processes.run(["/usr/bin/python3", "-m", "venv", partial], env=session_environment)
-        install = [partial / "bin/python", "-m", "pip", "install", "--quiet"]
-        install += ["-r", f"{ROOT}/lib/assets/inside/hub.txt"]
+        install = [partial / "bin/python", "-m", "pip", "install", "--quiet", "-r", pins]
         processes.run(install, env=session_environment)
 
-    return cache.cached("huggingface_hub-1", build)
+    return cache.cached(f"huggingface_hub-{cache.fingerprint(pins)}", build)
 
 
 @pytest.fixture
@@ -190,15 +193,15 @@ def test_deleted_file_is_fetched_again(make, hub):
     ("text", "env", "message", "hint"),
     [
         (asset("lab/gated"), {}, "lab/gated is gated, and HF_TOKEN is not", "export HF_TOKEN=..."),
-        (
+        slow(
             asset("lab/gated"),
             {"HF_TOKEN": SECRET},
             "your token has no access to it",
             "/lab/gated, then",
         ),
-        (asset("lab/none"), {}, "model not found: lab/none, or it is private", "check repo and"),
-        (asset(more='revision = "v9"\n'), {}, "lab/tiny has no revision v9", "/commits/main"),
-        (asset(more='include = ["*.x"]\n'), {}, "select no file of lab/tiny", "include and"),
+        slow(asset("lab/none"), {}, "model not found: lab/none, or it is", "check repo and"),
+        slow(asset(more='revision = "v9"\n'), {}, "lab/tiny has no revision v9", "/commits/main"),
+        slow(asset(more='include = ["*.x"]\n'), {}, "select no file of lab/tiny", "include and"),
         (
             asset(),
             {"HF_ENDPOINT": "http://127.0.0.1:9"},
@@ -242,6 +245,7 @@ def test_full_disk_is_told_and_the_next_call_goes_on(make, hub, small_disk, tmp_
     assert content(find(clone, "lab/tiny")) == FILES
 
 
+@pytest.mark.slow  # pip installs it: all the other tests
 def test_huggingface_hub_is_fetched_where_there_is_none(make, hub):
     clone = make(asset())
     (clone.scratch / f"tools_{own_arch()}/hub").unlink()
@@ -361,10 +365,10 @@ def damage(carried, kind):
     ("kind", "message", "hint"),
     [
         ("cut short", "file of lab/tiny is damaged", "copy it again"),
-        ("missing", "file of lab/tiny not found", "copy it again"),
-        ("record cut short", ".asset is truncated", "copy it again"),
+        slow("missing", "file of lab/tiny not found", "copy it again"),
+        slow("record cut short", ".asset is truncated", "copy it again"),
         ("outside", "lists files outside of its directory", "do not use it"),
-        ("no record", "asset lab/tiny has not been downloaded", "python3 set_up.py download"),
+        slow("no record", "asset lab/tiny has not been downloaded", "python3 set_up.py download"),
     ],
 )
 def test_bad_copy_is_told_and_nothing_of_it_is_taken(kind, message, hint, carried):
@@ -374,6 +378,7 @@ def test_bad_copy_is_told_and_nothing_of_it_is_taken(kind, message, hint, carrie
     assert find(carried, "lab/tiny", check=False) == ""
 
 
+@pytest.mark.slow  # as on the connected machine above
 def test_full_disk_of_the_target_is_told(carried, small_disk):
     disk = small_disk(3)
     text = (carried.root / "configuration.toml").read_text()
@@ -425,6 +430,7 @@ def libraries(root, session_environment):
     return cache.cached(f"libraries-{cache.fingerprint(*pins)}", build)
 
 
+@pytest.mark.slow  # as files above, by real libraries
 def test_code_of_metrics_and_models_is_found_without_a_network(
     make, hub, libraries, airgapped, tmp_path
 ):

@@ -9,9 +9,10 @@ import pytest
 from support import processes
 from support.lab import fill, is_told
 from support.registry import PASSWORD, without
+from support.tiers import slow
 
+from lib.configuration.runtimes import known_runtime
 from lib.configuration.sites import own_arch
-from lib.runtimes.image import ENDINGS
 
 pytestmark = [
     pytest.mark.needs("registry", "skopeo"),
@@ -39,7 +40,7 @@ def test_image_is_built_recorded_and_named_at_last(runtime, lab, registry):
     assert record["tools"].startswith({"docker": "Docker"}.get(runtime, runtime))
     assert record["script"].startswith("#!/usr/bin/env bash\n# Longship: build_container.py online")
     assert "\n  build_end\n" in record["script"] and record["date"] and record["host"]
-    image = clone.containers / f"build/tiny_1_amd64.{ENDINGS[runtime]}"
+    image = clone.containers / f"build/tiny_1_amd64.{known_runtime(runtime).ending}"
     if runtime == "apptainer":
         assert record["sha256"] == sha256(image)
         assert record["bytes"] == str(image.stat().st_size)
@@ -97,7 +98,7 @@ def test_recorded_script_builds_the_same_again(lab, registry, run):
     assert clone.record()["script"] == script
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["apptainer", slow("docker"), "podman"])
 def test_locked_builds_the_recorded_digest_again(runtime, lab, registry, tiny):
     name = f"lab/moving-{runtime}:1"
     registry.put(name, ("amd64", tiny(mark="old")))
@@ -112,6 +113,7 @@ def test_locked_builds_the_recorded_digest_again(runtime, lab, registry, tiny):
     assert clone.record()["digest"] != old["digest"]
 
 
+@pytest.mark.slow  # tests/images/test_locked_digest.py
 def test_locked_without_a_record_is_told(lab, registry):
     clone = lab(registry.name("lab/tiny:1"))
     done = clone.build("--locked", check=False)
@@ -121,6 +123,7 @@ def test_locked_without_a_record_is_told(lab, registry):
     is_told(clone.build("--locked", check=False), "lab/tiny:2 was recorded", "build_container.py")
 
 
+@pytest.mark.slow  # the builds record one
 def test_digest_of_an_index_is_that_of_the_architecture_alone(lab, registry, run):
     clone = lab(registry.name("lab/tiny:1"))
     clone.build()
@@ -179,9 +182,9 @@ def make_archive(run, registry, path, kind="docker-archive", arch="amd64", image
 @pytest.mark.parametrize(
     ("runtime", "kind"),
     [
-        ("apptainer", "docker-archive"),
+        slow("apptainer", "docker-archive"),
         ("apptainer", "oci-archive"),
-        ("docker", "docker-archive"),
+        slow("docker", "docker-archive"),
         ("podman", "docker-archive"),
         ("podman", "oci-archive"),
     ],
@@ -239,7 +242,7 @@ def test_definition_file_is_built_here(lab, registry):
     is_told(done, "has changed: now sha256:", "without --locked")
 
 
-@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
+@pytest.mark.parametrize("runtime", ["docker", "podman", slow("apptainer")])
 def test_dockerfile_is_built_here(runtime, lab, registry, docker_environment):
     clone = lab("images/mine/Dockerfile", runtime)
     if runtime == "apptainer":
@@ -260,8 +263,14 @@ def test_dockerfile_is_built_here(runtime, lab, registry, docker_environment):
 FETCHERS = ("skopeo", "docker", "podman", "apptainer")
 
 
-@pytest.mark.parametrize("arch", ["amd64", "arm64"])
-@pytest.mark.parametrize("fetcher", FETCHERS)
+@pytest.mark.parametrize(
+    ("fetcher", "arch"),
+    [
+        *(("skopeo", "amd64"), ("apptainer", "arm64"), slow("skopeo", "arm64")),
+        *(slow("apptainer", "amd64"), slow("docker", "amd64"), slow("docker", "arm64")),
+        *(slow("podman", "amd64"), slow("podman", "arm64")),
+    ],
+)
 def test_archive_is_fetched_by_whatever_is_there(
     fetcher, arch, request, lab, registry, container_settings, tmp_path
 ):
@@ -288,7 +297,7 @@ def test_archive_is_fetched_by_whatever_is_there(
     assert clone.record()["digest"] == record["digest"]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["apptainer", slow("docker"), "podman"])
 def test_offline_needs_no_network(runtime, lab, registry, airgapped, run):
     clone = lab(registry.name("lab/tiny:1"), runtime)
     clone.build("download")
@@ -331,8 +340,8 @@ def test_image_of_another_architecture_is_built_without_running_it(lab, registry
 # Bad input
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", ["lab/tiny:none", "lab/nothing:1"])
+@pytest.mark.parametrize("runtime", ["apptainer", slow("docker"), "podman"])
+@pytest.mark.parametrize("name", ["lab/tiny:none", slow("lab/nothing:1")])
 def test_unknown_image_is_told(runtime, name, lab, registry):
     clone = lab(registry.name(name), runtime)
     is_told(
@@ -398,7 +407,7 @@ def test_archive_that_is_missing_is_told(lab, registry):
 @pytest.mark.parametrize(
     ("damage", "message", "hint"),
     [
-        (
+        slow(
             lambda tar: os.truncate(tar, 100_000),
             "is truncated: 100000 of",
             "copy the archive again",
@@ -408,12 +417,12 @@ def test_archive_that_is_missing_is_told(lab, registry):
             "is damaged: checksum sha256:",
             "copy the archive again",
         ),
-        (
+        slow(
             lambda tar: tar.with_name(f"{tar.name}.json").unlink(),
             "record of the archive not found",
             "copy this file too",
         ),
-        (
+        slow(
             lambda tar: tar.write_bytes(bytes(tar.stat().st_size)),
             "not a complete image archive",
             "download",
@@ -430,6 +439,7 @@ def test_damaged_archive_is_told(damage, message, hint, lab, registry):
     assert clone.active() == version and not clone.left()
 
 
+@pytest.mark.slow  # of an image: the next one
 def test_archive_of_another_architecture_is_told(lab, registry, run, tmp_path):
     archive = make_archive(run, registry, tmp_path / "mine.tar", arch="arm64")
     clone = lab(f"docker-archive:{archive}")
@@ -445,6 +455,7 @@ def test_download_of_an_image_without_the_architecture_is_told(lab, registry):
     assert not clone.left()
 
 
+@pytest.mark.slow  # a downloaded one: test_damaged_archive...
 def test_archive_cut_short_as_a_source_is_told(lab, registry, run, tmp_path):
     archive = make_archive(run, registry, tmp_path / "mine.tar")
     os.truncate(archive, 200_000)
@@ -486,6 +497,7 @@ def test_site_that_forbids_definition_files_says_what_works(lab):
     is_told(clone.build(check=False), "is not allowed on The site", "cotainr")
 
 
+@pytest.mark.slow  # in test_container_kills.py, for swap and build
 def test_disk_that_fills_up_is_told(lab, registry, small_disk, tiny, tmp_path):
     disk = small_disk(24, "disk")  # Apptainer finds no mount point with a space in its path
     clone = lab(registry.name("lab/tiny:1"), scratch=disk / "a scratch")
@@ -513,6 +525,7 @@ def test_second_build_waits_and_uses_the_first(lab, registry):
     assert not clone.left()
 
 
+@pytest.mark.slow  # tests/script/test_lock.py
 def test_lock_of_a_dead_build_on_another_host_is_taken_over(lab, registry):
     clone = lab(registry.name("lab/tiny:1"))
     lock = clone.containers / "build/tiny_1_amd64.sif.json.lock"

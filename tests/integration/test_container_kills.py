@@ -73,13 +73,13 @@ def test_swap_killed_at_its_commands(runtime, every, two):
     assert min(seen.values()) > 0
 
 
-@AT_SOME_POINTS
-def test_roll_back_killed_at_its_commands(every, two):
+@pytest.mark.slow  # as the swap
+def test_roll_back_killed_at_its_commands(two):
     clone, old, old_version = two()
     clone.move()
     new = image_in_use(clone)
     seen = {old: 0, new: 0}
-    for _ in Points(clone, "move_built_container_to_active.py", "--rollback").each(every):
+    for _ in Points(clone, "move_built_container_to_active.py", "--rollback").each():
         found = image_in_use(clone)
         seen[found] += 1
         clone.move(*(["--rollback"] if found == new else ["--use", old_version]))
@@ -88,13 +88,13 @@ def test_roll_back_killed_at_its_commands(every, two):
     assert min(seen.values()) > 0
 
 
-@AT_SOME_POINTS
-def test_prune_killed_at_its_commands(every, two):
+@pytest.mark.slow  # as the swap
+def test_prune_killed_at_its_commands(two):
     clone, _, _ = two()
     clone.move()
     new = image_in_use(clone)
     points = Points(clone, "move_built_container_to_active.py", "--prune")
-    for _ in points.each(every):
+    for _ in points.each():
         assert image_in_use(clone) == new
         assert points.whole().returncode == 0
         assert len(clone.versions()) == 1
@@ -130,6 +130,7 @@ def test_build_killed_at_its_commands(every, two):
 MESSAGES = ("Starting", "Fetching", "Extracting", "Inserting", "Creating")
 
 
+@pytest.mark.slow  # as at the commands of the script
 def test_build_killed_at_every_message_of_apptainer(two):
     clone, old, _ = two(more=False)
     command = clone.command("build_container.py", "--force")
@@ -178,17 +179,16 @@ def test_disk_that_fills_up_at_any_point(sizes, two, registry, small_disk):
     old = image_in_use(clone)
     failed = count = 0
     for kilobytes in sizes:
-        for attempt in (clone.build, clone.move):
+        for words in (["build_container.py", "--force"], ["move_built_container_to_active.py"]):
             ballast = fill(disk, kilobytes << 10)
-            arguments = ["--force"] if attempt == clone.build else []
-            done = attempt(*arguments, check=False)
+            done = clone.type(*words, check=False)
             ballast.unlink()
             count += 1
             failed += done.returncode != 0
             assert done.returncode in (0, 1), done.stderr
             assert "Traceback" not in done.stderr
             found = image_in_use(clone)
-            assert found == old or done.returncode == 0 and attempt == clone.move
+            assert found == old or done.returncode == 0 and words[0].startswith("move")
             old = found
             clone.container_run("true")
             assert not clone.left()

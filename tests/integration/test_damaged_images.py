@@ -9,6 +9,7 @@ import shlex
 import time
 
 import pytest
+from support.tiers import slow
 
 from lib.configuration.sites import own_arch
 
@@ -91,10 +92,10 @@ def type_hint(clone, done):
 @pytest.mark.parametrize(
     ("word", "damage"),
     [
-        ("--rollback", "missing"),
-        ("--rollback", "truncated"),
+        slow("--rollback", "missing"),
+        slow("--rollback", "truncated"),
         ("--rollback", "decayed content"),
-        ("--use", "other content"),
+        slow("--use", "other content"),
     ],
 )
 def test_damaged_version_is_not_put_in_use(word, damage, swap):
@@ -112,7 +113,7 @@ def test_damaged_version_is_not_put_in_use(word, damage, swap):
     assert clone.container_run(*MARK).stdout == "new\n"
 
 
-@pytest.mark.parametrize("damage", ["missing", "other content"])
+@pytest.mark.parametrize("damage", ["missing", slow("other content")])
 def test_last_whole_version_is_not_pruned(damage, swap):
     clone, old, new = swap
     DAMAGES[damage](new)
@@ -156,7 +157,7 @@ def test_copied_image_is_whole_and_its_checksum_is_not_computed_for_ever(swap):
     assert clone.container_run(*MARK).stdout == "old\n"
 
 
-@pytest.mark.parametrize("damage", ["other content", "wrong record"])
+@pytest.mark.parametrize("damage", ["other content", slow("wrong record")])
 def test_damaged_active_image_is_mended_by_what_is_typed(damage, swap):
     assert_mended(*swap, damage, ["build_container.py"])
 

@@ -8,6 +8,7 @@ import shutil
 import time
 
 import pytest
+from support.tiers import slow
 
 pytestmark = pytest.mark.needs("mksquashfs")
 LATER = 1e6  # seconds
@@ -38,16 +39,13 @@ OVERLAY_DAMAGES = {
         re.sub(r'("sha256": "sha256:|"modified": ")\w+', r"\g<1>0", record_of(path).read_text())
     ),
 }
-SLOW = pytest.mark.slow
 
 
-def mostly_slow(damages, *real):
-    return [each if each in real else pytest.param(each, marks=SLOW) for each in damages]
+def mostly_slow(damages, real):
+    return [each if each == real else slow(each) for each in damages]
 
 
-@pytest.mark.parametrize(
-    "damage", mostly_slow(OVERLAY_DAMAGES, "truncated", "other content", "empty record")
-)
+@pytest.mark.parametrize("damage", mostly_slow(OVERLAY_DAMAGES, "other content"))
 def test_damaged_overlay_is_built_again(damage, fresh):
     fresh.overlay()
     overlay = fresh.link().resolve()
@@ -94,7 +92,7 @@ VENV_DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", mostly_slow(VENV_DAMAGES, "python that is gone", "package"))
+@pytest.mark.parametrize("damage", mostly_slow(VENV_DAMAGES, "package"))
 def test_damaged_venv_is_made_again(damage, on_host):
     on_host.change('overlay = "myenv"\n', "")
     on_host.set_up("install", env=on_host.find)

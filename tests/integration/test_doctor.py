@@ -22,6 +22,7 @@ from support import processes
 from support.lab import fill
 from support.patients import ARCH, TOKEN, Report
 from support.repository import toml
+from support.tiers import slow
 
 # What starts no container is looked at in half the time.
 without_container = pytest.mark.usefixtures("without_container")
@@ -575,6 +576,7 @@ def test_full_disk_is_a_problem(patient, healthy, small_disk):
     assert healthy.states("scratch") == {"ok"}
 
 
+@pytest.mark.slow  # as a full one
 @without_container
 def test_disk_without_inodes_is_told(patient, small_disk):
     disk = small_disk(16)
@@ -630,7 +632,7 @@ def test_missing_user_namespaces_are_a_problem(patient, healthy):
 
 
 @without_container
-@pytest.mark.parametrize("program", ["curl", "python3"])
+@pytest.mark.parametrize("program", ["curl", slow("python3")])
 def test_certificate_that_is_not_trusted_is_a_problem(program, patient, https_server):
     environment = {"PIP_INDEX_URL": f"{https_server.url}/simple"}
     if program == "python3":
@@ -657,7 +659,7 @@ def test_password_is_in_no_argument(patient):
 
 
 @without_container
-@pytest.mark.parametrize(("account", "state"), [("lab", "ok"), ("ours", "problem")])
+@pytest.mark.parametrize(("account", "state"), [slow("lab", "ok"), ("ours", "problem")])
 def test_account_is_compared_with_those_that_slurm_knows(account, state, patient):
     # A mock: the tests' Slurm keeps no accounts.
     patient.program("sacctmgr", "printf 'lab\\nothers\\n'")
@@ -670,8 +672,8 @@ def test_account_is_compared_with_those_that_slurm_knows(account, state, patient
 @pytest.mark.parametrize(
     ("cuda", "state", "text"),
     [
-        ("12.9.1", "ok", "1 visible; the image has CUDA 12.9"),
-        ("11.8", "ok", "the image has CUDA 11.8"),
+        slow("12.9.1", "ok", "1 visible; the image has CUDA 12.9"),
+        slow("11.8", "ok", "the image has CUDA 11.8"),
         ("13.0.1", "problem", "the image has CUDA 13.0, but the driver supports only 12.4"),
     ],
 )
@@ -683,6 +685,7 @@ def test_driver_is_compared_with_the_cuda_of_the_image(cuda, state, text, patien
     found(report, state, "GPU inside", text)
 
 
+@pytest.mark.slow  # as the one before
 @without_container
 def test_newer_driver_is_understood(patient):
     patient.program("nvidia-smi", SINCE_610)
@@ -721,7 +724,7 @@ def test_changes_that_are_saved_are_no_fault(patient):
 
 
 @without_container
-@pytest.mark.parametrize("why", ["in a job", "carried here"])
+@pytest.mark.parametrize("why", [slow("in a job"), "carried here"])
 def test_no_way_out_is_no_fault_where_there_need_be_none(why, patient):
     env = dead_index(patient)
     if why == "in a job":
@@ -782,7 +785,7 @@ def test_all_values_are_told_with_their_origin(patient):
     assert re.search(r'^stack +command line +"pytorch"$', shown, re.MULTILINE)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize("arguments", [slow(()), ("--json",)], ids=["text", "json"])
 def test_nothing_is_changed(arguments, patient):
     def state():
         return {

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.members import effective, set_default_acl, writable
 from support.processes import finish, wait_until
+from support.tiers import slow
 
 pytestmark = [pytest.mark.root, pytest.mark.only_root]
 
@@ -63,7 +64,7 @@ chmod -R a+rwX ..
 REPLACE = 'printf "%s" "$1" >"$2.new" && mv -f -- "$2.new" "$2" || printf "%s" "$1" >"$2"'
 
 
-@pytest.mark.parametrize("loose", [False, True])
+@pytest.mark.parametrize("loose", [slow(False), True])
 def test_name_of_frozen_code_leads_nowhere_else(make_village, loose):
     village = make_village()
     run = ended_run(village, loose)
@@ -77,7 +78,7 @@ def test_name_of_frozen_code_leads_nowhere_else(make_village, loose):
     is_harmless(village, done)
 
 
-@pytest.mark.parametrize("loose", [False, True])
+@pytest.mark.parametrize("loose", [slow(False), True])
 def test_recorded_patch_of_another_is_not_applied(make_village, loose):
     village = make_village()
     victim, mallory = village.victim, village.mallory
@@ -111,7 +112,7 @@ chmod -R a+rX evil && chmod a+x evil/bin/*
 """
 
 
-@pytest.mark.parametrize("loose", [False, True])
+@pytest.mark.parametrize("loose", [slow(False), True])
 def test_venv_of_a_record_is_not_that_of_another(make_village, loose):
     village = make_village()
     run = ended_run(village, loose)
@@ -125,7 +126,7 @@ def test_venv_of_a_record_is_not_that_of_another(make_village, loose):
     is_harmless(village, done)
 
 
-@pytest.mark.parametrize("loose", [False, True])
+@pytest.mark.parametrize("loose", [slow(False), True])
 def test_image_of_a_record_is_not_that_of_another(make_village, loose):
     village = make_village()
     image = village.share_image()
@@ -252,8 +253,10 @@ class Watch:
         return sorted(set(self.output.read_text().partition("ready\n")[2].splitlines()))
 
 
-@pytest.mark.parametrize("parent", ["setgid", "acl"])
-@pytest.mark.parametrize("umask", ["002", "007"])
+@pytest.mark.parametrize(
+    ("parent", "umask"),
+    [("setgid", "002"), ("acl", "007"), slow("setgid", "007"), slow("acl", "002")],
+)
 def test_watcher_gets_no_file_that_a_job_sources(make_village, parent, umask):
     village = make_village(parent, umask)
     victim = village.victim
@@ -276,7 +279,7 @@ def set_parents_up(village):
     village.victim.run(["mkdir", "-p", scratch])
 
 
-@pytest.mark.parametrize("parent", ["setgid", "acl"])
+@pytest.mark.parametrize("parent", [slow("setgid"), "acl"])
 def test_watcher_gets_no_launcher(make_village, parent):
     village = make_village(parent, "002")
     watch = Watch(village, village.parent, "launcher")
@@ -292,7 +295,7 @@ def test_watcher_gets_no_launcher(make_village, parent):
 HOLD = 'echo $$ >"$1/pid"; until [[ -e $1/go ]]; do sleep 0.01; done; cd clone; exec "${@:2}"'
 
 
-@pytest.mark.parametrize("parent", ["setgid", "acl"])
+@pytest.mark.parametrize("parent", [slow("setgid"), "acl"])
 def test_links_at_temporary_names_are_not_followed(make_village, parent):
     """The number of the process is known here; a real attacker makes links for many."""
     village = make_village(parent)
@@ -616,7 +619,7 @@ def test_locks_are_not_taken_from_their_owner(make_village):
     assert finish(held)[0] == 0
 
 
-@pytest.mark.parametrize("umask", ["002", "077"])
+@pytest.mark.parametrize("umask", ["002", slow("077")])
 def test_watcher_changes_nothing_that_is_built_for_the_group(with_packages, umask):
     village = with_packages("setgid", umask)
     victim = village.victim

@@ -243,6 +243,7 @@ def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slu
         assert value.encode() not in written
 
 
+@pytest.mark.slow  # as the cancelled one above
 def test_requeued_job_that_is_cancelled_as_it_waits_ends_its_chain(jobs):
     job = write_job(jobs, "waiting", """srun "$LAUNCHER" sh -c 'echo started; exec sleep 600'""")
     first, second = jobs.submit(job, "--chain=2").stdout.split()
@@ -295,6 +296,7 @@ def test_job_after_another_one(jobs):
     assert f"error: --after names a job that has not succeeded: {failed}\n" in refused.stderr
 
 
+@pytest.mark.slow  # of a sweep: the next one
 def test_each_task_of_an_array_has_a_run(jobs):
     job = write_job(jobs, "array", 'echo "task $SLURM_ARRAY_TASK_ID"; srun "$LAUNCHER" true')
     number = jobs.job(job, "--array=1,3")
@@ -356,12 +358,14 @@ def test_rerun_is_the_same_job_again(make_job_clone, slurm, tmp_path):
     assert third.record["nodes"] == "1"
 
 
+@pytest.mark.slow  # as with arguments above
 def test_rerun_without_arguments_has_none(jobs):
     job = write_job(jobs, "bare", 'echo "${#JOB_ARGUMENTS[@]} arguments"; srun "$LAUNCHER" true')
     run = jobs.finish(job)
     assert "0 arguments" in jobs.finish("rerun", run.job).log
 
 
+@pytest.mark.slow  # of a sweep above
 def test_rerun_of_a_task_of_an_array_is_that_task(jobs):
     job = write_job(jobs, "tasks", 'echo "task $SLURM_ARRAY_TASK_ID"; srun "$LAUNCHER" true')
     number = jobs.job(job, "--array=4,6")
@@ -371,6 +375,7 @@ def test_rerun_of_a_task_of_an_array_is_that_task(jobs):
     assert [path.name for path in jobs.runs.glob(f"{again}_*-tasks")] == [f"{again}_6-tasks"]
 
 
+@pytest.mark.slow  # tests/jobs/test_reruns.py
 def test_rerun_of_a_plain_sbatch_asks_for_the_same(jobs):
     job = write_job(jobs, "plainly", 'srun "$LAUNCHER" true')
     given = ["--gres=gpu:2", "--constraint=fat", "--cpus-per-task=3", "--time=7"]
@@ -413,6 +418,7 @@ def _processes(*words):
     return found
 
 
+@pytest.mark.slow  # tests/jobs/test_reruns.py
 def test_rerun_without_its_image_is_told(make_job_clone, slurm, tmp_path):
     clone = make_job_clone(tmp_path)
     run = clone.finish(write_job(clone, "gone", 'srun "$LAUNCHER" true'))
@@ -423,6 +429,7 @@ def test_rerun_without_its_image_is_told(make_job_clone, slurm, tmp_path):
     assert f"error: the image of run {run.folder.name} no longer exists: /none/x.sif" in told.stderr
 
 
+@pytest.mark.slow  # test_status_is_read_by_programs
 def test_status_shows_jobs_with_cost_and_last_line(jobs):
     body = 'srun "$LAUNCHER" sh -c "echo almost there; sleep 600"'
     job = write_job(jobs, "slow", body)

@@ -8,6 +8,7 @@ import pytest
 from support import processes
 from support.lab import fill, is_told
 from support.registry import without
+from support.tiers import slow
 
 from lib.configuration.sites import own_arch
 
@@ -16,6 +17,8 @@ pytestmark = [
     pytest.mark.skipif(own_arch() != "amd64", reason="the tiny images run on amd64 only"),
 ]
 RUNTIMES = ("apptainer", "docker", "podman")
+# A swap uses the same store.
+SLOW_STORES = [pytest.param(each, marks=pytest.mark.slow) for each in ("docker", "podman")]
 MARK = ("sh", "-c", "read m </etc/mark; echo $m")
 
 
@@ -56,6 +59,7 @@ def test_swap_roll_back_and_forth(runtime, swap):
     assert not clone.left()
 
 
+@pytest.mark.slow  # once: above
 def test_roll_back_goes_to_what_was_in_use_not_to_the_version_before(swap):
     _, good = swap("good")
     swap("bad")
@@ -73,7 +77,7 @@ def version_in(file):
     return re.search(r"\d+T\d+_\w{12}", file)[0]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["apptainer", *SLOW_STORES])
 def test_list_shows_versions_and_what_is_in_use_since_when(runtime, swap, registry, tiny):
     clone, old = swap("old", runtime)
     _, new = swap("new", runtime)
@@ -103,7 +107,7 @@ def test_list_before_anything_is_there(lab, registry):
     assert not clone.scratch.exists()
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["apptainer", *SLOW_STORES])
 def test_prune_keeps_what_is_in_use(runtime, swap):
     clone, old = swap("old", runtime)
     _, new = swap("new", runtime)
@@ -116,6 +120,7 @@ def test_prune_keeps_what_is_in_use(runtime, swap):
     assert len(list((clone.containers / "versions").iterdir())) == 3  # image, record, history
 
 
+@pytest.mark.slow  # as --list and --prune above
 @pytest.mark.parametrize("runtime", ["apptainer", "docker"])
 def test_versions_of_a_former_tag_are_listed_and_pruned(runtime, swap, registry, tiny, run):
     clone, oldest = swap("oldest", runtime)
@@ -171,6 +176,7 @@ def test_prune_keeps_what_a_launcher_names(swap, tmp_path):
     assert not list((clone.containers / "pins").iterdir())
 
 
+@pytest.mark.slow  # with a real squeue: test_jobs.py
 @pytest.mark.parametrize(
     ("answer", "kept"),
     [
@@ -275,10 +281,10 @@ def damaged(image):
     ("damage", "message"),
     [
         (damaged, "does not match its record"),
-        (lambda image: os.truncate(image, 100_000), "does not match its record"),
-        (lambda image: image.write_text("no image"), "SIF image"),
-        (lambda image: image.unlink(), "only its record exists"),
-        (lambda image: image.with_name(f"{image.name}.json").unlink(), "it has no record"),
+        slow(lambda image: os.truncate(image, 100_000), "does not match its record"),
+        slow(lambda image: image.write_text("no image"), "SIF image"),
+        slow(lambda image: image.unlink(), "only its record exists"),
+        slow(lambda image: image.with_name(f"{image.name}.json").unlink(), "it has no record"),
     ],
 )
 def test_damaged_image_is_refused(damage, message, swap, registry):
@@ -291,6 +297,7 @@ def test_damaged_image_is_refused(damage, message, swap, registry):
     clone.move()
 
 
+@pytest.mark.slow  # it is about speed alone
 def test_checksum_is_not_computed_again(swap, tmp_path):
     clone, _ = swap("old")
     clone.build("--force")
@@ -303,6 +310,7 @@ def test_checksum_is_not_computed_again(swap, tmp_path):
     clone.move()
 
 
+@pytest.mark.slow  # test_container_kills.py
 def test_full_disk_leaves_the_old_image_in_use(lab, registry, small_disk):
     disk = small_disk(24, "disk")
     clone = lab(registry.name("lab/tiny:1"), scratch=disk / "a scratch")
@@ -319,6 +327,7 @@ def test_full_disk_leaves_the_old_image_in_use(lab, registry, small_disk):
     assert clone.active() != version and not clone.left()
 
 
+@pytest.mark.slow  # of builds: test_build_container.py
 def test_two_at_once(swap):
     clone, old = swap("old")
     clone.build("--force")

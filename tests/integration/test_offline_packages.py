@@ -170,6 +170,7 @@ def test_package_without_a_wheel_for_the_target_is_told_where_the_network_is(con
     assert not left_over(clone)
 
 
+@pytest.mark.slow  # for another above
 def test_source_is_built_with_the_targets_python_where_it_runs_here(connected, found, airgapped):
     clone = connected(["longship_source"])
     write_sdist(found, "longship_source", "1.0")
@@ -188,6 +189,7 @@ def test_target_that_nothing_tells_about_is_an_error(connected):
     assert "python3 build_container.py download --machine there" in done.stderr
 
 
+@pytest.mark.slow  # tests/packages/test_wheelhouse.py
 def test_unreadable_archive_leaves_the_configured_python(connected, found):
     clone = connected()
     add_machine(clone)
@@ -264,6 +266,7 @@ def test_wheel_cut_short_is_named(downloaded, airgapped):
     offline(downloaded, airgapped)
 
 
+@pytest.mark.slow  # as one that is cut short
 def test_missing_wheel_is_named(downloaded, airgapped):
     path = wheel(downloaded, "longship_tiny")
     path.unlink()
@@ -281,6 +284,7 @@ def test_download_for_other_requirements_is_told(downloaded, airgapped):
     assert downloaded.container_run("longship_extra").stdout == "1.0\n"
 
 
+@pytest.mark.slow  # as other requirements
 def test_download_for_another_python_is_told_with_the_setting(downloaded, airgapped):
     """Without an image, a download is for the Python of the machine that downloads."""
     pins = downloaded.wheelhouse / lock_of(downloaded).name
@@ -306,6 +310,7 @@ def test_repository_that_cannot_be_installed_is_told(connected, tmp_path):
     is_told(done, "cannot install repository classic", "install =")
 
 
+@pytest.mark.slow  # with an overlay: test_overlays.py
 def test_repositories_are_installed_without_a_lock_too(connected):
     clone = connected(repositories=True)
     clone.set_up("install", env=clone.find)
@@ -314,8 +319,8 @@ def test_repositories_are_installed_without_a_lock_too(connected):
     assert "up to date" in clone.set_up("install", env={"PIP_NO_INDEX": "1"}).stderr
 
 
-# uv has more than the larger one
-@pytest.mark.parametrize("free", [64 << 10, pytest.param(4 << 20, marks=pytest.mark.slow)])
+@pytest.mark.slow  # an installation: test_set_up.py
+@pytest.mark.parametrize("free", [64 << 10, 4 << 20])  # uv has more than the larger one
 def test_full_disk_is_told_and_nothing_is_left(free, connected, small_disk):
     clone = connected()
     wheels = clone.wheelhouse
@@ -404,6 +409,7 @@ def test_package_that_is_not_the_pinned_one_is_not_installed(connected, found):
     assert not list(clone.scratch.glob("venv_*"))
 
 
+@pytest.mark.slow  # test_pytorch_of_the_image_stays
 def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, found, tmp_path):
     write_wheel(found, "needs_torch", "1.0", requires="torch>=2")
     write_wheel(found, "torch", "2.5", requires="cuda_of_several_gigabytes")
@@ -438,6 +444,7 @@ def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, fou
     assert own == "2.1+image" and path.startswith("/usr/lib/python3/")
 
 
+@pytest.mark.slow  # test_pytorch_of_the_image_stays
 def test_unknown_image_with_gpus_gets_no_second_pytorch(connected, found):
     write_wheel(found, "needs_torch", "1.0", requires="torch>=2")
     write_wheel(found, "torch", "2.5", requires="cuda_of_several_gigabytes")

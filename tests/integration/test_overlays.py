@@ -171,6 +171,7 @@ def path_with_refusal(folder, words):
     return f"{program.parent}:{processes.PATH}"
 
 
+@pytest.mark.slow  # a rare refusal, and no loss
 def test_reads_that_cannot_be_recorded_are_told(fresh, tmp_path):
     done = fresh.overlay(env={"PATH": path_with_refusal(tmp_path, "--contain")})
     assert "refused\n" in done.stderr
@@ -252,7 +253,7 @@ def test_file_that_cannot_be_bound_is_laid_over_the_image(fresh, tmp_path, run):
     assert record["mounted_by"] == "overlay"
 
 
-@pytest.mark.parametrize("version", [None, "4.3"])
+@pytest.mark.parametrize("version", [None, pytest.param("4.3", marks=pytest.mark.slow)])
 def test_missing_packer_is_told(version, on_host, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -267,6 +268,7 @@ def test_missing_packer_is_told(version, on_host, tmp_path):
     is_told(done, "mksquashfs 4.4 or newer not found", 'packages.overlay = ""')
 
 
+@pytest.mark.slow  # test_progress_on_a_terminal... of images
 def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
     clone = fresh
     command, environment = clone.command("build_overlay.py"), {**clone.environment, **fresh.find}
@@ -320,6 +322,7 @@ def test_overlay_of_another_image_is_told_and_made_for_this_one(fresh, base_imag
     is_told(done, f"image {copy} is newer than the overlay", "python3 build_overlay.py")
 
 
+@pytest.mark.slow  # as that of another image
 @pytest.mark.needs("mksquashfs")
 def test_another_python_of_the_machine_is_told(on_host):
     on_host.overlay()
@@ -357,6 +360,7 @@ def test_running_launcher_keeps_the_overlay_that_it_started_with(on_host, wheels
     assert len(list(on_host.folder.glob("*.sqsh"))) == 1
 
 
+@pytest.mark.slow  # a launcher keeps it above
 @pytest.mark.needs("mksquashfs")
 def test_running_job_keeps_its_overlay(on_host, tmp_path, run):
     """Slurm is a stand-in that knows job 4711; the real one keeps an image in test_jobs.py."""
@@ -408,6 +412,7 @@ def test_prune_asks(on_host, require):
         assert on_host.versions() == left
 
 
+@pytest.mark.slow  # as the other tests of --prune
 @pytest.mark.needs("mksquashfs")
 def test_prune_leaves_what_a_launch_unpacks(on_host):
     on_host.overlay()
@@ -492,7 +497,7 @@ def test_no_overlay_configured_is_told(on_host):
 # --- nothing lost, whatever happens
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", HOST])
+@pytest.mark.parametrize("runtime", ["apptainer", SLOW_HOST])
 def test_two_at_once_build_once(runtime, make_overlay_clone, tmp_path):
     clone = make_overlay_clone(tmp_path, runtime)
     started = [clone.start("build_overlay.py", env=clone.find) for _ in range(2)]
@@ -524,7 +529,9 @@ def wait_until(condition, process):
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", SLOW_HOST])
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, tmp_path):
     """It is ended while it packs: the packer here never ends."""
     clone = make_overlay_clone(tmp_path, runtime)
@@ -550,7 +557,8 @@ def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, t
 
 
 @pytest.mark.needs("mksquashfs")
-@pytest.mark.parametrize("step", ["install", pytest.param("pack", marks=pytest.mark.slow)])
+@pytest.mark.slow  # for packages: test_set_up.py
+@pytest.mark.parametrize("step", ["install", "pack"])
 def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels, tmp_path):
     disk = small_disk(150)
     tools = on_host.scratch / f"tools_{OWN}"
@@ -583,7 +591,8 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
 
 
 @pytest.mark.needs("mksquashfs")
-@pytest.mark.parametrize("size", [8, pytest.param(60, marks=pytest.mark.slow)])  # MB: venv, uv
+@pytest.mark.slow  # for packages: test_set_up.py
+@pytest.mark.parametrize("size", [8, 60])  # MB: venv, uv
 def test_full_disk_is_told_where_uv_cannot_be_installed(size, on_host, small_disk):
     disk = small_disk(size)
     on_host.change(toml(str(on_host.scratch)), toml(str(disk)))
@@ -645,6 +654,7 @@ def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels
 # --- without network
 
 
+@pytest.mark.slow  # test_air_gap.py builds one so
 def test_overlay_is_built_without_network(fresh, airgapped):
     """It has the bytes of one that was built with the network."""
     fresh.overlay()

@@ -84,6 +84,7 @@ def test_changed_original_is_noticed_and_can_be_merged(make_clone, tmp_path, fin
     assert shlex.split(command)[:2] == ["git", "merge-file"]
 
 
+@pytest.mark.slow  # tests/images/test_patched_files.py
 def test_file_that_the_image_does_not_have_is_told(make_clone, tmp_path, find):
     clone = make_clone(tmp_path, "apptainer", ["longship_tiny"])
     patch(clone, target="/usr/lib/python3/no such.py")
@@ -93,6 +94,7 @@ def test_file_that_the_image_does_not_have_is_told(make_clone, tmp_path, find):
     assert clone.container_run("cat", "/usr/lib/python3/no such.py").stdout == 'MARK = "ours"\n'
 
 
+@pytest.mark.slow  # it says so, and is used as ever
 def test_runtime_without_an_image_says_that_it_has_no_effect(make_clone, tmp_path, find):
     clone = patch(make_clone(tmp_path, "host", ["longship_tiny"]))
     done = clone.set_up("install", env=find)

@@ -77,6 +77,7 @@ def assert_error(result, *parts):
         assert part in result.stderr
 
 
+@pytest.mark.slow  # in a job: test_job_sites.py
 def test_ranks_in_parallel_make_what_one_process_makes(
     inside, root, preprocess, serial, same_text, tmp_path
 ):

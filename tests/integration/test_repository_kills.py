@@ -7,6 +7,7 @@ import pytest
 from support import processes
 from support.kills import Points, WorkerPoints
 from support.lab import fill
+from support.tiers import slow
 
 EVERY = [31, pytest.param(1, marks=pytest.mark.slow)]
 
@@ -123,7 +124,7 @@ def test_two_updates_at_once(changed):
     assert (mine.folder / "new.py").read_text() == "new\n"
 
 
-@pytest.mark.parametrize("leave", [0, 200_000, 400_000, 800_000])
+@pytest.mark.parametrize("leave", [slow(0), slow(200_000), 400_000, slow(800_000)])
 def test_update_on_a_full_disk(work, small_disk, leave):
     disk = small_disk(24, "a full disk")
     work.scratch = disk

@@ -136,6 +136,7 @@ def test_changed_requirements_are_installed_beside_what_is_in_use(clone, find, w
     assert done.stdout == "1.0\n"
 
 
+@pytest.mark.slow  # as the one before
 def test_replaced_venv_stays_for_the_jobs_that_use_it_however_old_it_is(clone, find):
     clone.set_up("install", env=find)
     old = os.path.realpath(venv_of(clone))
@@ -161,6 +162,7 @@ def test_venv_that_was_replaced_long_ago_is_removed(clone, find):
     assert version(clone) == "1.0"
 
 
+@pytest.mark.slow  # as the two before
 def test_another_stacks_venv_is_left_alone(clone, find):
     clone.set_up("install", env=find)
     link = venv_of(clone)
@@ -295,7 +297,7 @@ def test_killed_installation_is_completed_by_the_next_call(stuck, clone, find):
     assert left_over(clone) == []
 
 
-@pytest.mark.parametrize("runtime", ["host", "apptainer"])
+@pytest.mark.parametrize("runtime", ["host", pytest.param("apptainer", marks=pytest.mark.slow)])
 def test_two_at_once_install_once(runtime, uv, make_clone, find, tmp_path):
     clone = make_clone(tmp_path, runtime, ["longship_tiny"])
     use_uv(clone, uv)
@@ -332,7 +334,7 @@ def use_scratch(clone, folder):
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("installer", ["uv", "pip"])
+@pytest.mark.parametrize("installer", ["uv", pytest.param("pip", marks=pytest.mark.slow)])
 def test_full_scratch_is_told_and_left_clean(installer, clone, find, small_disk, wheels, tmp_path):
     use_scratch(clone, small_disk(4))
     if installer == "pip":
@@ -363,7 +365,7 @@ def test_read_only_scratch_is_told(clone, find, read_only_folder):
 # Installers
 
 
-@pytest.mark.parametrize("runtime", ["host", "apptainer"])
+@pytest.mark.parametrize("runtime", [pytest.param("host", marks=pytest.mark.slow), "apptainer"])
 def test_uv_installs_from_pips_folders(runtime, uv, make_clone, wheels, tmp_path):
     clone = make_clone(tmp_path, runtime, ["longship_tiny"])
     use_uv(clone, uv)
@@ -377,6 +379,7 @@ def test_uv_installs_from_pips_folders(runtime, uv, make_clone, wheels, tmp_path
     assert "up to date" in clone.set_up("install", env=env).stderr
 
 
+@pytest.mark.slow  # tests/packages/test_packages.py
 def test_pip_installs_where_uv_cannot_be_had(make_clone, find, tmp_path):
     clone = make_clone(tmp_path, "host", ["longship_tiny"])
     use_uv(clone)
@@ -386,6 +389,7 @@ def test_pip_installs_where_uv_cannot_be_had(make_clone, find, tmp_path):
     assert not list(clone.scratch.glob("tools_*/*"))
 
 
+@pytest.mark.slow  # test_container_run.py, and PyTorch below
 def test_packages_of_the_image_stay_in_sight(make_clone, find, tmp_path):
     clone = make_clone(tmp_path, "apptainer", ["longship_tiny"])
     clone.set_up("install", env=find)  # with pip

@@ -25,6 +25,7 @@ def packed(root, base_image, session_environment, tmp_path_factory):
     return scratch / "overlays"
 
 
+@pytest.mark.slow  # test_jobs_build.py, test_job_sites.py
 @pytest.mark.needs("apptainer")
 def test_two_nodes_train_from_an_overlay(make_job_clone, jobs_made, packed, slurm, tmp_path):
     clone = make_job_clone(tmp_path, OVERLAY)

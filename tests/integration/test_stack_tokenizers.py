@@ -62,6 +62,7 @@ def python(root, session_environment):
     return run
 
 
+@pytest.mark.slow  # as the next one, with four tokenizers
 def test_each_stack_reads_what_all_write(root, python, tmp_path):
     folders = [tmp_path / f"it's of {writer}" for writer in STACKS]
     for writer, folder in zip(STACKS, folders):

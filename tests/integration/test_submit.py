@@ -13,6 +13,7 @@ from support import processes
 from support.lab import fill, is_told
 from support.repository import toml
 from support.terminal import Terminal
+from support.tiers import slow
 
 LOCAL = "local/run_training_local.sbatch"
 TRAIN = "jsc/run_training_jwb.sbatch"
@@ -224,15 +225,15 @@ def test_costly_job_without_a_terminal_needs_a_yes_beforehand(costly):
     ("numbers", "warned"),
     [
         ("990000000 1000000000 1100000000 - 42 0 0 -", "has only 10.2 GB left"),
-        ("[1090000000] 0 1100000000 - 42 0 0 -", "has only 10.2 GB left"),
-        ("1000000001* 1000000000 1100000000 6d 42 0 0 -", "is exhausted"),
-        ("500000000 1000000000 1100000000 - 42 0 0 -", ""),
-        ("990000000 0 0 - 42 0 0 -", ""),
+        slow("[1090000000] 0 1100000000 - 42 0 0 -", "has only 10.2 GB left"),
+        slow("1000000001* 1000000000 1100000000 6d 42 0 0 -", "is exhausted"),
+        slow("500000000 1000000000 1100000000 - 42 0 0 -", ""),
+        slow("990000000 0 0 - 42 0 0 -", ""),
         ("", ""),
     ],
     ids=["nearly full", "limit alone", "over", "room", "no quota", "no Lustre"],
 )
-@pytest.mark.parametrize("between", [" ", r"\n      "], ids=["one line", "two lines"])
+@pytest.mark.parametrize("between", [slow(" "), r"\n      "], ids=["one line", "two lines"])
 def test_quota_that_is_nearly_used_is_warned_of(numbers, warned, between, jobs, tmp_path):
     # A mock, as no Lustre is here. Behind a long path it begins a line of its own.
     text = f"  {jobs.scratch}{between}{numbers}" if numbers else ""
@@ -317,6 +318,7 @@ def test_wrong_call(words, jobs):
     assert queued(jobs) == []
 
 
+@pytest.mark.slow  # tests/jobs/test_jobs.py
 def test_job_that_a_job_of_a_chain_submits_is_not_of_the_chain(own):
     begin = (
         "#!/bin/bash\n#SBATCH --time=5\n"
@@ -339,7 +341,7 @@ def test_status_shows_a_line_that_colours_and_redraws_itself(jobs):
         "#!/bin/bash\n#SBATCH --job-name=redraws\n"
         'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job local\n'
         "printf '\\033[31mstep 1\\033[0m\\r\\033[Kstep \\033[1;32m2\\033[0m of 9\\n \\n'\n"
-        "sleep 600\n"
+        "exec sleep 600\n"
     )
     number = jobs.job("local/redraws.sbatch")
     other = jobs.slurm.submit("--job-name=a/b c|d", "--output=/dev/null", "--wrap=sleep 600")
@@ -364,7 +366,7 @@ def test_status_is_read_by_programs(own):
     job.write_text(
         "#!/bin/bash\n#SBATCH --job-name=named\n#SBATCH --time=01:00:00\n"
         'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job jwb\n'
-        "printf 'a \"line\" \\377\\n'\nsleep 600\n"
+        "printf 'a \"line\" \\377\\n'\nexec sleep 600\n"
     )
     done = own.submit("local/named.sbatch", "--machine=jwb", "--partition=booster", "--json")
     (submitted,) = json.loads(done.stdout)
@@ -416,6 +418,6 @@ def test_status_fits_a_terminal(own):
 
 def test_help_names_all_that_it_does(jobs):
     said = jobs.submit("--help").stdout
-    for word in ("--chain", "--after", "--yes", "--dry-run", "status", "rerun RUN", ".salloc"):
+    for word in ("--chain", "--after", "--yes", "--dry-run", "status", ".salloc"):
         assert word in said
     assert jobs.submit(LOCAL, "--help").stdout == said

@@ -227,6 +227,7 @@ def doctor(clone):
     return clone.type("doctor.py", check=False)
 
 
+@pytest.mark.slow  # test_doctor.py finds the other ones
 def test_doctor_looks_whether_a_venv_fits_the_image(with_venv, their_venv, tmp_path):
     with_venv.container_run("true")  # makes the folders
     found = " ".join(doctor(with_venv).stdout.split())

@@ -11,7 +11,7 @@ from support.git import make_upstream, record_code
 from lib import ROOT
 from lib.configuration.repositories import configured_repositories
 from lib.packages.set_up import repositories_alone_lines
-from lib.repositories import check, clone
+from lib.repositories import clone, inspection
 from lib.repositories.git import Git
 from lib.repositories.repositories import repository_lines
 from lib.repositories.repository import Configured, Repository, State
@@ -208,7 +208,7 @@ def test_repository_whose_status_takes_too_long_is_not_called_unchanged(tmp_path
     monkeypatch.setattr(Repository, "commit_of", lambda *_: "")
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(LongshipError, match="no response within 30 s") as error:
-        check._is_changed(repository)
+        inspection._is_changed(repository)
     assert error.value.hint == f"run: git -C {tmp_path / 'titan'} status"
 
 

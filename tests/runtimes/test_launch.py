@@ -220,44 +220,6 @@ def test_environment_without_a_home_is_no_error(bash):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("program", "runtime", "added"),
-    [
-        ("docker", "", ["--group-add", "70", "--group-add", "80"]),
-        ("podman", "crun", ["--group-add=keep-groups"]),
-        ("podman", "runc", []),
-    ],
-)
-def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
-    if os.geteuid() == 0 and program == "podman":
-        pytest.skip("root's podman is like docker")
-    for name, text in (("id", f"{os.getgid()} 70 80"), ("podman", runtime)):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {text}\n")
-        (tmp_path / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = bash(
-        "options=()", f"engine_add_groups {program}", "printf '%s\n' \"${options[@]}\"", env=env
-    )
-    assert done.stdout.split() == added
-
-
-@pytest.mark.parametrize(
-    ("folder", "bound", "there"),
-    [
-        ("/var/home/me/clone", "/var/home/me", "/var/home/me/clone"),  # Fedora Silverblue
-        ("/opt/clone", "/opt/clone", "/opt/clone"),
-        ("/var/home/me", "/var/home/m", "/"),
-        ("/usr/lib", "", "/"),
-        ("/", "", "/"),
-    ],
-)
-def test_engine_keeps_a_working_directory_that_is_visible_inside(folder, bound, there, bash):
-    bind = f"bound[{bound}]={bound}" if bound else ":"
-    show = 'printf "%s\n" "${options[@]}"'
-    done = bash("options=()", bind, f"PWD={folder}", "engine_add_working_directory", show)
-    assert "".join(done.stdout.split()).replace("=", "") == f"--workdir{there}"
-
-
 def test_home_with_a_colon_is_told(bash, tmp_path):
     home = tmp_path / "a:b"
     home.mkdir()
@@ -478,32 +440,6 @@ def test_rank_that_cannot_start_stays_until_slurm_has_read_why(
     script = render("a rank that takes a lock to unpack an overlay", lines)
     done = run(["bash", "-c", script], env=environment, check=False)
     assert (done.stdout == "stays\n", done.returncode) == (stays, 3)
-
-
-def test_secret_that_cannot_be_written_starts_nothing(bash):
-    """On a full /dev/shm; the text for the shell inside then ends it."""
-    done = bash(
-        "longship_secrets=(A B) A=1 B=2",
-        'printf() { [[ ${2-} != A ]] && builtin printf "$@"; }',
-        "engine_secrets_text",
-        check=False,
-    )
-    assert done.returncode == 1 and done.stdout == "exit 1; "
-    assert "error: cannot write to /dev/shm" in done.stderr
-
-
-def test_secrets_that_cannot_be_read_inside_are_told(bash):
-    """As with a daemon on another host, or of other user ids."""
-    lines = [
-        "longship_secrets=(A) A=1",
-        "text=$(engine_secrets_text)",
-        "rm /dev/shm/longship-secrets-$$.*",
-        'sh -c "${text}echo started"',
-    ]
-    done = bash(*lines, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: cannot read /dev/shm/") and "environment.token_files" in hint
 
 
 # --- reading ahead

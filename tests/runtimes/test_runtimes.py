@@ -1,22 +1,26 @@
 """Which runtime starts and makes the image."""
 
 import inspect
+import sys
+from pathlib import Path
 
 import pytest
 from support.repository import toml
 
 from lib.commands import Call
-from lib.runtimes import pyxis
+from lib.configuration.runtimes import runtime_names
 from lib.runtimes.choice import (
-    MODULES,
-    Runtime,
     choose_builder,
     choose_runtime,
     choose_target_runtime,
+    configured_runtime,
+    names_with_images,
 )
+from lib.runtimes.runtime import Runtime, runtime_of
 from lib.script.errors import LongshipError
 
-ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
+ROOT = Path(__file__).resolve().parents[2]
+ALL = tuple(names_with_images())
 
 
 def program_of(command):
@@ -62,14 +66,14 @@ def test_runtime_of_the_site_is_taken(repository, install):
     install(*ALL)
     repository.write("local/site.toml", '[machines.local]\nruntime = "singularity"\n')
     assert choose(repository)[0].runtime == "singularity"
-    repository.write("configuration.toml", '[container]\nruntime = "podman"\n')
-    assert choose(repository)[0].runtime == "podman"
+    repository.write("configuration.toml", '[container]\nruntime = "apptainer"\n')
+    assert choose(repository)[0].runtime == "apptainer"
 
 
 @pytest.mark.parametrize("ending", ["tar", "sif"])
 def test_image_that_was_downloaded_will_be_run(ending, repository, install):
     """On the machine that downloads, no runtime has an image."""
-    install("docker")
+    install("singularity")
     scratch = f"[paths]\nscratch_dir = {toml(repository.root / 'scratch')}\n"
     repository.write("configuration.toml", scratch)
     settings, paths = repository.settings_and_paths(arch="amd64")
@@ -94,20 +98,20 @@ def test_first_runtime_that_works_is_taken(runtime, repository, install):
 
 
 def test_runtime_that_is_not_installed_is_not_tried(repository, install):
-    install("podman")
+    install("singularity")
     choice, tried = choose(repository, ALL)
-    assert choice.runtime == "podman"
-    assert [command[0] for command in tried] == ["podman"]
+    assert choice.runtime == "singularity"
+    assert [command[0] for command in tried] == ["singularity"]
 
 
 def test_host_is_what_is_left(repository, install):
     choice, tried = choose(repository, ALL)
     assert (choice.runtime, tried) == ("host", [])
     assert choice.why == "no container runtime found"
-    install("docker")
+    install("apptainer")
     choice, _ = choose(repository)
     assert choice.runtime == "host"
-    assert choice.why == "found docker, but no image"
+    assert choice.why == "found apptainer, but no image"
 
 
 def test_choice_and_reason_are_told(repository, install, capfd):
@@ -122,7 +126,6 @@ def test_what_is_tried_is_this_image(repository, install):
     _, tried = choose(repository)
     image = "/home/me/longship-data/scratch/containers/base_1_amd64.sif"
     assert ["apptainer", "--quiet", "exec", image, "/bin/true"] in tried
-    assert ["docker", "image", "inspect", "longship/base_1:amd64"] in tried
 
 
 def build_with(repository, working=()):
@@ -142,14 +145,6 @@ def test_first_runtime_that_answers_makes_the_image(runtime, repository, install
     assert (choice.runtime, choice.why) == (runtime, "the first that works on this machine")
 
 
-def test_runtime_that_cannot_use_the_source_is_passed_over(repository, install):
-    install(*ALL)
-    repository.write("configuration.toml", '[container]\nimage = "/x/image.sqsh"\n')
-    choice, tried = build_with(repository, ALL)
-    assert choice.runtime == "enroot"
-    assert [command[0] for command in tried] == ["enroot"]
-
-
 def test_configured_runtime_makes_the_image_without_a_question(repository):
     repository.write("configuration.toml", '[container]\nruntime = "singularity"\n')
     choice, tried = build_with(repository)
@@ -165,14 +160,42 @@ def test_nothing_that_makes_an_image_is_told(repository, install):
     assert "container.runtime" in error.value.hint
 
 
-@pytest.mark.parametrize("module", [*dict.fromkeys(MODULES.values()), pyxis])
-def test_each_runtime_implements_the_whole_protocol(module):
+@pytest.mark.parametrize("runtime", runtime_names())
+def test_each_runtime_implements_the_whole_protocol(runtime):
+    module = runtime_of(runtime)
     wanted = {
         name: each
         for name, each in vars(Runtime).items()
         if inspect.isfunction(each) and not name.startswith("_")
     }
-    assert len(wanted) >= 3
+    assert len(wanted) >= 6
+    assert all(hasattr(module, name) for name in Runtime.__annotations__)
     for name in wanted:
         own = inspect.signature(getattr(module, name)).parameters
         assert ["self", *own] == list(inspect.signature(wanted[name]).parameters), name
+
+
+@pytest.mark.parametrize("layer", ["configuration.toml", "local/site.toml"])
+def test_runtime_that_does_not_exist_is_told_with_those_that_do(layer, repository):
+    """Such as one whose extra was deleted; of other sites it is no mistake."""
+    table = "container" if layer == "configuration.toml" else "machines.local"
+    repository.write(layer, f'[{table}]\nruntime = "aptainer"\n')
+    with pytest.raises(LongshipError, match=layer) as error:
+        configured_runtime(repository.settings())
+    assert "aptainer" in str(error.value)
+    assert error.value.hint.startswith('did you mean "apptainer"? valid values: ')
+    assert error.value.hint.endswith(", ".join(runtime_names()))
+
+
+def test_launch_imports_its_own_runtime_alone(repository, run):
+    """The others would take a millisecond each."""
+    repository.write("configuration.toml", '[container]\nruntime = "apptainer"\n')
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; sys.path[0] = sys.argv[1]\n"
+        "sys.argv.pop(1)\ntry: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    options = [f"--configuration={repository.root}/configuration.toml", "--dry-run", "true"]
+    done = run([sys.executable, "-c", code, ROOT / "container_run.py", ROOT, *options])
+    runtimes = {runtime_of(each).__name__ for each in runtime_names()}
+    assert runtimes & {*done.stderr.split()} == {"lib.runtimes.apptainer"}

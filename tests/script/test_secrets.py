@@ -2,7 +2,6 @@
 
 import re
 import time
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -25,25 +24,17 @@ def test_forms_are_many():
     assert len(set(FORMS)) > 27
 
 
-@pytest.fixture
-def page(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "lib/jobs/inside")
-    import report_page
-
-    return report_page
-
-
 @pytest.mark.parametrize("text", [*FORMS, *SHORT])
-def test_no_text_shows_a_secret(text, page):
+def test_no_text_shows_a_secret(text):
     secret = secret_of(text)
-    for shown in (mask(text), mask(f"x {text} y"), unescape(page.shown(text))):
+    for shown in (mask(text), mask(f"x {text} y")):
         assert secret not in shown and "***" in shown
     assert secret not in as_toml(text) and secret not in as_toml([text]), text
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_other_texts_are_shown_as_they_are(text, page):
-    assert mask(text) == unescape(page.shown(text)) == text
+def test_other_texts_are_shown_as_they_are(text):
+    assert mask(text) == text
 
 
 def test_patch_of_a_run_leaves_out_each_form(tmp_path, clean_environment):

@@ -19,8 +19,11 @@ def cache_folder():
 
 
 def fingerprint(*parts):
-    """Give 12 hexadecimal digits that change when any part does: strings, lists, file contents."""
-    digest = hashlib.sha256()
+    """Give 12 hexadecimal digits that change when any part does: strings, lists, file contents.
+
+    They change with the week too, so that updates of Debian and PyPI arrive.
+    """
+    digest = hashlib.sha256(time.strftime("%G-%V").encode())
     for part in parts:
         content = part.read_bytes() if isinstance(part, Path) else json.dumps(part).encode()
         digest.update(hashlib.sha256(content).digest())

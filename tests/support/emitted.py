@@ -7,6 +7,8 @@ from pathlib import Path
 from lib import ROOT
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
+from lib.configuration.runtimes import find_runtimes
+from lib.configuration.sites import load_machines
 from lib.images import build, versions
 from lib.jobs.job_files import read_job_file
 from lib.jobs.runs import NAMED
@@ -109,6 +111,19 @@ KINDS = {
     "container_run": run_lines,
     "container_run_online": partial(run_lines, online=True),
     **{**JOBS, **IMAGES, **SET_UPS, **OVERLAYS, **EXTRAS},
+}
+
+
+def can_start(machine, runtime):
+    """Say whether a machine has a runtime: its extra, or that of srun, can have been removed."""
+    needed = {runtime} if load_machines(Path(ROOT))[machine].pyxis == "no" else {runtime, "pyxis"}
+    return needed <= dict(find_runtimes()).keys()
+
+
+RUNTIME_OF = {
+    name: machine.runtime.replace("auto", "apptainer")
+    for name, machine in load_machines(Path(ROOT)).items()
+    if can_start(name, machine.runtime.replace("auto", "apptainer"))
 }
 
 

@@ -13,6 +13,7 @@ from support import processes
 from support.repository import BareRepository
 
 pytest_plugins = [
+    "support.builds",
     "support.directories",
     "support.tiers",
     "support.needs",

@@ -33,9 +33,9 @@ KILLER = str(Path(__file__).resolve().parents[1] / "stand_ins/killed_worker")
 START = "set -euo pipefail\n"
 MOST = 5000  # commands that a script can have
 READING = (
-    "record_value | engine_has_tag | engine_tag_in | sif_check | host_arch | image_fingerprint"
-    " | version_name | version_active | json_text | program_version | script_text | host_name"
-    " | process_start"
+    "record_value | image_is_stored | image_reference | engine_tag_in | sif_check | host_arch"
+    " | image_fingerprint | version_name | version_active | json_text | program_version"
+    " | script_text | host_name | process_start"
 )
 
 

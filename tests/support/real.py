@@ -197,6 +197,8 @@ def podman_image(base_tar, podman_environment):
                 names.append(f"localhost/longship-tests:{base_tar.stem}")
                 find = ["podman", "image", "exists", names[0]]
                 if processes.run(find, env=podman_environment, check=False).returncode != 0:
+                    prune = ["podman", "image", "prune", "--all", "--force"]  # those of other weeks
+                    processes.run(prune, env=podman_environment)
                     load = ["podman", "import", "--change", "CMD=bash", base_tar, names[0]]
                     processes.run(load, env=podman_environment)
             processes.run(["podman", "tag", names[0], tag], env=podman_environment)

@@ -42,11 +42,9 @@ STORES = {
 # depends on these is tested with both, and the rest at night.
 OF_PODMAN = {
     *("test_hostile_arguments_arrive", "test_terminal_passes"),
-    *("test_exit_code_is_the_programs", "test_signal_reaches_the_program"),
-    *("test_home_and_user_are_the_callers", "test_files_written_inside_are_the_callers"),
+    *("test_signal_reaches_the_program", "test_home_and_user_are_the_callers"),
+    *("test_files_written_inside_are_the_callers", "test_swap_roll_back_and_forth"),
     *("test_secret_of_the_environment_arrives_and_is_seen_nowhere",),
-    *("test_packages_of_the_venv_are_there", "test_packages_are_there_in_every_runtime"),
-    *("test_image_is_built_recorded_and_named_at_last", "test_swap_roll_back_and_forth"),
 }
 
 # What takes a minute or more, the longest first: at the end no process waits for another one.
@@ -86,6 +84,11 @@ def pytest_collection_modifyitems(items):
         order[item] = LONG.index(name) if name in LONG else len(LONG) + (group is None)
     items.sort(key=order.get)
     return (yield)
+
+
+def slow(*values):
+    """Mark a row of `parametrize` as slow."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def group_of(item):

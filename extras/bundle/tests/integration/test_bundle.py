@@ -12,6 +12,7 @@ import pytest
 from support import processes
 from support.lab import fill, is_told
 from support.repository import Clone, toml
+from support.tiers import slow
 
 SECONDS = 300  # what a test waits for at most
 OWN = ("local", "pytorch")  # site and stack
@@ -317,7 +318,7 @@ def test_folders_of_the_configuration_do_not_lie_in_the_bundle(there):
     assert not (there.bundle / "scratch").exists()
 
 
-@pytest.mark.parametrize("lines", [-1, -2, 0, 10])
+@pytest.mark.parametrize("lines", [-1, slow(-2), slow(0), slow(10)])
 def test_copy_that_was_cut_off_is_found(lines, place, there):
     """Whatever the copying came to: the last file of a copy can be any one."""
     sums = there.bundle / "SHA256SUMS"
@@ -408,7 +409,12 @@ SECRETS = {
 }
 
 
-@pytest.mark.parametrize("secret", list(SECRETS.values()), ids=list(SECRETS))
+# each form: tests/script/test_secrets.py
+@pytest.mark.parametrize(
+    "secret",
+    [each if name == "url" else slow(each) for name, each in SECRETS.items()],
+    ids=list(SECRETS),
+)
 def test_secret_in_a_text_is_refused(secret, place):
     (place.root / "notes.txt").write_text(f"a\nx = {secret}\n")
     is_told(place.pack(check=False), "notes.txt looks like a token", "--allow notes.txt")
@@ -419,7 +425,9 @@ def test_secret_in_a_text_is_refused(secret, place):
     is_told(place.pack(check=False), "assets/model/config.json", "move that file")
 
 
-@pytest.mark.parametrize("name", [".netrc", "id_rsa.old", "token", ".env", ".ssh/x", ".pypirc"])
+@pytest.mark.parametrize(
+    "name", [".ssh/x", *map(slow, (".netrc", "id_rsa.old", "token", ".env", ".pypirc"))]
+)
 def test_file_named_like_a_secret_is_refused(name, place):
     (place.root / "a folder" / name).parent.mkdir(parents=True)
     (place.root / "a folder" / name).write_text("x\n")
@@ -463,14 +471,14 @@ def seal(bundle):
     ("links", "sums"),
     [
         ("", "../outside"),
-        ("", "/tmp/outside"),
-        ("", "offline/../../outside"),
+        slow("", "/tmp/outside"),
+        slow("", "offline/../../outside"),
         ("..\toffline/out\n", ""),
-        ("../../..\toffline/assets/out\n", ""),
-        ("/etc\toffline/out\n", ""),
-        ("x/../../..\toffline/out\n", ""),
+        slow("../../..\toffline/assets/out\n", ""),
+        slow("/etc\toffline/out\n", ""),
+        slow("x/../../..\toffline/out\n", ""),
         ("repos\toffline/assets\n", ""),
-        ("x\t../out\n", ""),
+        slow("x\t../out\n", ""),
     ],
 )
 def test_hostile_bundle_writes_nothing_outside(links, sums, there):
@@ -536,6 +544,7 @@ def wait_until(condition):
         time.sleep(0.002)
 
 
+@pytest.mark.slow  # the lock is that of builds
 def test_two_packs_at_once(place):
     shutil.rmtree(place.bundle)
     command = [sys.executable, place.root / "bundle.py", "pack", place.bundle]
@@ -545,7 +554,7 @@ def test_two_packs_at_once(place):
     place.verify()
 
 
-@pytest.mark.parametrize("files", [0, 1, 40, 150])
+@pytest.mark.parametrize("files", [slow(0), slow(1), 40, slow(150)])
 def test_killed_pack_leaves_nothing_half_done(files, place):
     shutil.rmtree(place.bundle)
     command = [sys.executable, place.root / "bundle.py", "pack", place.bundle]
@@ -587,6 +596,7 @@ def test_interrupted_pack_is_told(place):
     place.pack()
 
 
+@pytest.mark.slow  # of the target: the next one
 def test_full_disk_is_told_and_mended(place, small_disk):
     disk = small_disk(40)
     place.bundle = disk / "a bundle"

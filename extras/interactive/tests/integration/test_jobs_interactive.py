@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
+from support.tiers import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 SHELL = "jsc/interactive_jwb.salloc"
@@ -18,8 +19,10 @@ SSH = "jsc/ssh_jwb.sbatch"
 ONE_GPU = "--gres=gpu:1"
 
 
-def files(pattern):
-    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"*/{pattern}"))
+def files(pattern, *real):
+    """Give the files of all sites: some for each round, the others for the night."""
+    found = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"*/{pattern}"))
+    return [each if each in real else slow(each) for each in found]
 
 
 def run_of(jobs, said):
@@ -44,7 +47,7 @@ def test_shell_on_a_compute_node_is_inside_the_environment(jobs, terminal):
     assert record["started"] <= record["ended"]
 
 
-@pytest.mark.parametrize("file", files("*.salloc"))
+@pytest.mark.parametrize("file", files("*.salloc", "local/interactive.salloc"))
 def test_shell_of_each_site(file, jobs, terminal):
     show = ["sh", "-c", "echo $(hostname) has ${APPTAINER_CONTAINER##*/}"]
     shell = terminal(jobs, "submit.py", file, "--", *show)
@@ -55,7 +58,7 @@ def test_shell_of_each_site(file, jobs, terminal):
     assert run.record["site"] == f"{file.split('/')[0]}/site.toml"
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [slow(0), 3])
 def test_command_instead_of_a_shell(code, jobs, terminal):
     command = ["sh", "-c", f'echo "on=$(hostname) [$1]"; exit {code}', "sh", "a  'b' $HOME"]
     shell = terminal(jobs, "submit.py", SHELL, ONE_GPU, "--", *command)
@@ -97,14 +100,7 @@ def test_shell_that_slurm_refuses_is_told_as_a_job_is(jobs, terminal):
     assert "hint: use one of the partitions: " in shell.said
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        pytest.param(each, marks=() if each == "aws/jupyter.sbatch" else pytest.mark.slow)
-        for each in files("jupyter*.sbatch")
-        if each != JUPYTER
-    ],
-)
+@pytest.mark.parametrize("file", files("jupyter*.sbatch"))
 def test_jupyter_of_each_site(file, notebook, slurm):
     number = notebook.job(file)
     notebook.wait_until(number, lambda: "is running at" in slurm.log(number))
@@ -260,14 +256,7 @@ def test_editor_connects_with_the_key_of_the_job_alone(jobs, slurm, connect, tmp
 
 
 @pytest.mark.needs("ssh")
-@pytest.mark.parametrize(
-    "file",
-    [
-        pytest.param(each, marks=() if each == "aws/ssh.sbatch" else pytest.mark.slow)
-        for each in files("ssh*.sbatch")
-        if each != SSH
-    ],
-)
+@pytest.mark.parametrize("file", files("ssh*.sbatch"))
 def test_editor_of_each_site(file, jobs, slurm, connect):
     number = jobs.job(file)
     jobs.wait_until(number, lambda: "Server listening" in slurm.log(number))

@@ -153,6 +153,7 @@ def test_healthy_nodes_are_well_and_the_map_is_complete(doctor):
     assert topics >= {"nodes", "address", "port", "clock", "files", "temporary", "memory", "links"}
 
 
+@pytest.mark.slow  # as the first test, in a job file
 def test_line_of_a_job_file_looks_at_tasks_that_slurm_starts(doctor, slurm):
     clone = doctor.clone
     (clone.root / "local/look.sbatch").write_text(
@@ -191,6 +192,7 @@ def test_clock_that_is_off_and_gpus_that_are_not_there(doctor, tmp_path):
     assert len(report.wrong()) == 5
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 def test_port_that_is_taken(doctor):
     listen = (
         "import os, socket, time; s = socket.create_server(('', 20123)); "
@@ -204,6 +206,7 @@ def test_port_that_is_taken(doctor):
     assert "MASTER_PORT=20124" in fix
 
 
+@pytest.mark.slow  # it waits for what does not come
 def test_ranks_that_do_not_reach_the_first_node_by_its_name(doctor, make_job_clone, tmp_path):
     patient = doctor.clone
     doctor.clone = make_job_clone(tmp_path)  # which waits as long as that of a user
@@ -226,6 +229,7 @@ def test_ranks_that_do_not_reach_the_first_node_by_its_name(doctor, make_job_clo
     assert any("4 ranks on 2 nodes" in each for each in report.texts("ok", "all_reduce"))
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 def test_node_without_network(doctor):
     doctor.break_program("python3", "node2", f'{OWN_NAMESPACE} --net /usr/bin/python3 "$@"')
     report = doctor("--nodes=3")
@@ -299,6 +303,7 @@ def test_node_with_other_cores(doctor):
     assert [each for each in report.texts("ok", "binding") if "node2, cores 0, " in each]
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 def test_missing_image_leaves_the_rest_of_the_report(doctor, make_job_clone, tmp_path):
     (tmp_path / "other").mkdir()
     doctor.clone = make_job_clone(tmp_path / "other")
@@ -309,6 +314,7 @@ def test_missing_image_leaves_the_rest_of_the_report(doctor, make_job_clone, tmp
     assert any("gone-" in each for each in report.texts("problem", "all_reduce"))
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 def test_environment_without_pytorch(doctor, make_job_clone, jupyter_environment, tmp_path):
     doctor.clone = make_job_clone(tmp_path, packages=jupyter_environment)
     text, fix = doctor("--nodes=2").problem("all_reduce")
@@ -333,6 +339,7 @@ def test_interrupted_from_outside_nothing_is_left(doctor, slurm):
     processes.wait_until(lambda: not ranks_of(job))
 
 
+@pytest.mark.slow  # test_interrupted... asks from there
 def test_job_that_trains_is_looked_at_from_outside_at_another_port(doctor, slurm, tmp_path):
     port = "20000 + int(os.environ['SLURM_JOB_ID']) % 12000"
     listen = f"import os, socket, time; s = socket.create_server(('', {port})); "
@@ -361,6 +368,7 @@ def ranks_of(job):
     return found
 
 
+@pytest.mark.slow  # as the first test, in a shell
 def test_shell_of_a_step_is_an_allocation_too(doctor):
     clone = doctor.clone
     words = [sys.executable, str(clone.root / "doctor.py"), "--job"]

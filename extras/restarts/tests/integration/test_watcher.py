@@ -69,12 +69,13 @@ def _processes_of(*words):
     return found
 
 
-def test_silent_step_is_ended_and_starts_again(make_job_clone, slurm, tmp_path):
+@pytest.mark.parametrize("trap", ["", pytest.param('trap "" TERM;', marks=pytest.mark.slow)])
+def test_silent_step_is_ended_and_starts_again(trap, make_job_clone, slurm, tmp_path):
     clone = make_job_clone(tmp_path, '[jobs]\nsilence = "00:00:20"\nrestarts = 2\n')
     body = (
         'srun "$LAUNCHER" sh -c \'\n'
         'echo "step 7 begun"; if [ -e "$1/second" ]; then exit; fi\n'
-        'if [ "$SLURM_PROCID" = 1 ]; then touch "$1/second"; fi; trap "" TERM; exec sleep 600\' '
+        f'if [ "$SLURM_PROCID" = 1 ]; then touch "$1/second"; fi; {trap} exec sleep 600\' '
         'sh "$RUN_DIR"'
     )
     run = clone.finish(write_job(clone, "sleeps", body, TWO))
@@ -84,6 +85,7 @@ def test_silent_step_is_ended_and_starts_again(make_job_clone, slurm, tmp_path):
     assert "problem  no output: line " in run.log
 
 
+@pytest.mark.slow  # as a silent one, for another reason
 def test_step_that_cannot_continue_is_ended(make_job_clone, slurm, tmp_path):
     """It prints steps after its message, which the restarted job must not find again."""
     clone = make_job_clone(tmp_path, '[jobs]\nsilence = "00:00:20"\nrestarts = 2\n')
@@ -100,6 +102,7 @@ def test_step_that_cannot_continue_is_ended(make_job_clone, slurm, tmp_path):
     assert re.match(r"attempt 1 ended at step \d+: NCCL timeout \(.*\); restart 1 of 2", line)
 
 
+@pytest.mark.slow  # decisions: tests/jobs/test_watcher.py
 def test_ways_of_failing_lead_to_their_decisions(watched):
     """All of them at once, as each waits for Slurm."""
     python = 'srun "$LAUNCHER" python3 -c'
@@ -141,6 +144,7 @@ def test_ways_of_failing_lead_to_their_decisions(watched):
     assert f"job {first}, which this job resumes, ended in state FAILED" in log
 
 
+@pytest.mark.slow  # the next one requeues too
 def test_faulty_node_is_excluded_from_a_requeued_job_and_its_chain(watched):
     body = (
         'srun "$LAUNCHER" sh -c \'if [ "$SLURMD_NODENAME" = node2 ]; then\n'

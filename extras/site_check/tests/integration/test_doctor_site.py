@@ -268,6 +268,7 @@ def test_changed_partitions_are_found_and_the_patch_corrects_them(skald, control
     assert (facts(again, "different"), again["patch"]) == ({}, "")
 
 
+@pytest.mark.slow  # as changed partitions above
 def test_wrong_file_is_corrected(skald):
     wrong = SITE
     for old, new in {
@@ -298,6 +299,7 @@ def test_wrong_file_is_corrected(skald):
     assert {*facts(skald.doctor(), "different")} == {"skald/run_training_skald.sbatch"}
 
 
+@pytest.mark.slow  # as partitions, and sacctmgr is a stand-in
 def test_qualities_of_service_are_compared(skald, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -341,6 +343,7 @@ def test_file_to_share_names_neither_user_nor_account_nor_paths(skald, controlle
     assert "partitions.long" in said and "+default_partition" in patch
 
 
+@pytest.mark.slow  # as Slurm's silence: test_doctor.py
 def test_controller_that_is_silent_leaves_the_rest(skald, controller):
     controller.stop()
     report = skald.doctor(timeout=200)

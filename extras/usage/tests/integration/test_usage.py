@@ -86,6 +86,7 @@ def test_gpus_of_each_node_are_measured(measured, gpus):
     assert "GPU use 50 %, peak memory 19.5 GiB" in measured.submit("status").stdout
 
 
+@pytest.mark.slow  # tests/jobs/test_usage.py
 def test_cancelled_job_keeps_what_was_measured_and_a_requeued_one_continues(measured, gpus):
     job = write_job(measured, "ended", 'srun "$LAUNCHER" sh -c "echo begun; exec sleep 600"')
     number = measured.job(job, *GPUS, "--nodes=1", "--nodelist=node1", env=gpus)
@@ -150,6 +151,7 @@ def test_load_and_memory_are_measured_without_gpus(measured):
     assert listed(measured, run)["energy_kwh"] is None
 
 
+@pytest.mark.slow  # the plan of such a job has no sampler
 def test_nothing_is_measured_if_that_is_off(measured):
     text = (measured.root / "configuration.toml").read_text()
     measured.configure(text.replace("usage = 1", "usage = 0"))

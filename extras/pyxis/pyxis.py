@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 
-from lib.runtimes import enroot
 from lib.runtimes.contract import unset_lines
-from lib.runtimes.enroot import start_probe
 from lib.runtimes.environment import Environment, bind_lines, overlay_lines
 from lib.runtimes.host import command_prefix
+from lib.runtimes.runtime import runtime_of
 from lib.script.command import call
 from lib.script.errors import LongshipError
 
-__all__ = ["command_prefix", "start_probe"]
+__all__ = ["command_prefix"]
+
+# a site's fact chooses it, not the configuration
+ENDINGS = {"pyxis": None}
 
 # Its list of mounts knows no quotes, and older versions read the paths as bash.
 _UNBINDABLE = re.compile(r'[\s,:"$`\\]')
@@ -35,7 +37,12 @@ def check(env: Environment) -> list[str]:
                 f'Pyxis cannot bind {path}: it contains a space or one of , : " $ ` \\',
                 "rename it, or set another path: [paths], container.binds in configuration.toml",
             )
-    return enroot.check(env)
+    return runtime_of(env.runtime).check(env)
+
+
+def check_inside() -> str:
+    """Return the line that stops a launcher outside the container."""
+    return call("pyxis_check_inside")
 
 
 def options(env: Environment) -> list[str]:
@@ -43,8 +50,6 @@ def options(env: Environment) -> list[str]:
 
     On a machine with Pyxis a job script calls that function whatever the runtime is.
     """
-    if env.machine.pyxis == "no":
-        return []
     if not env.in_pyxis:
         return [call("pyxis_begin_options", "", "")]
     mount_overlay, edf = "overlay_bind_unpacked", []

@@ -1,11 +1,11 @@
-"""The environment definition file (EDF) of a site whose srun reads one; lib/runtimes/pyxis.*."""
+"""The environment definition file (EDF) of a site whose srun reads one; pyxis.*."""
 
 import json
 
 import pytest
 from support.repository import toml
 
-from lib.runtimes import pyxis
+from extras.pyxis import pyxis
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.errors import LongshipError

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
+from extras.reports.report import report as report_on
+from extras.reports.report_page import page_lines, page_of
 from lib import ROOT
 from lib.commands import Call
 from lib.commands.options import complete, script_options
-from lib.jobs.report import report as report_on
-from lib.jobs.report_page import page_lines, page_of
 from lib.script.errors import print_messages
 from lib.script.execute import output as output_of
 from lib.script.output import Report
@@ -78,7 +78,7 @@ def _write_page(call: Call, names: tuple[str, ...], output: str) -> None:
     trainings, file = page_of(call.paths, names, output)
     env = call.environment()
     lines = page_lines(env, trainings, file, findings_of)
-    program = str(call.paths.root / "lib/jobs/inside/report_page.py")
+    program = str(call.paths.root / "extras/reports/inside/report_page.py")
     script = render(call.title("submit.py report"), lines)
     call.finish(script, "submit.py", ("python3", program, str(file)))
 

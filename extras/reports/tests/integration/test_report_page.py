@@ -33,15 +33,8 @@ def test_page_of_a_chain_on_two_nodes(measured, tmp_path):
     assert f"<h1>&lt;b&gt;mine ({first}, {second})</h1>" in text
     assert "<b>mine" not in text and "<script" not in text
     assert not re.search(r"https?://|url\(|@import|src=", text)
-    for expected in (
-        "CPU load",
-        "tokens/s",
-        "node1",
-        "node2",
-        "Python packages",
-        "no known message",
-    ):
-        assert expected in text
+    for expected in ("CPU load", "tokens/s", "node1", "node2", "Python packages", "Findings in"):
+        assert expected in text  # torchrun of the second node can say that the first has ended
     assert text.count("<svg") == 6  # power is not measured without GPUs
     assert text.count("stroke-dasharray") == 6  # the restart, in each
     figures = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", text))

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
+from extras.reports.report import NOT_MEASURED, Used, summed, used_by
 from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
-from lib.jobs.report import NOT_MEASURED, Used, summed, used_by
 from lib.jobs.runs import find_runs, recorded_run
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment

@@ -10,11 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support.secret_forms import FORMS, HARMLESS, SHORT, secret_of
 
-from lib.jobs.report_page import page_of, synced_runs, training_of
+from extras.reports.report_page import page_of, synced_runs, training_of
 from lib.script.errors import LongshipError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = [
     "<script>alert(1)</script>",
     "</style>",
@@ -59,7 +60,7 @@ def runs(repository, tmp_path):
 @pytest.fixture
 def inside(monkeypatch):
     """Give the modules that run inside the environment; matplotlib draws nothing."""
-    monkeypatch.syspath_prepend(ROOT / "lib/jobs/inside")
+    monkeypatch.syspath_prepend(ROOT / "extras/reports/inside")
     import report_page
     import training_curves
 
@@ -302,3 +303,14 @@ def test_page_and_sums_cannot_be_combined(run, root):
     done = run([sys.executable, root / "submit.py", "report", "3", "--csv"], check=False)
     assert done.returncode == 2
     assert "--csv, --json, --runs and --since cannot be combined with RUN" in done.stderr
+
+
+@pytest.mark.parametrize("text", [*FORMS, *SHORT])
+def test_page_shows_no_secret(text, inside):
+    shown = unescape(sys.modules["report_page"].shown(text))
+    assert secret_of(text) not in shown and "***" in shown
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_page_shows_other_texts_as_they_are(text, inside):
+    assert unescape(sys.modules["report_page"].shown(text)) == text

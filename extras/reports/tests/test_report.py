@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from lib.jobs.report import report
+from extras.reports.report import report
 
 RECORD = {
     **{"project": "p", "stack": "s", "gpus": "4", "nodes": "1"},

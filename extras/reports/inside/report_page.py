@@ -4,7 +4,7 @@ Runs inside the environment, with its matplotlib, and its tensorboard if a stack
 The charts are SVG of 10 to 20 kB in the colours of the page; Plotly's JavaScript would be 4 MB. And
 a page without scripts can forbid those in the text of logs and arguments.
 
-Usage: python report_page.py PAGE <DATA, the JSON of lib/jobs/report_page.py
+Usage: python report_page.py PAGE <DATA, the JSON of extras/reports/report_page.py
 """
 
 import io

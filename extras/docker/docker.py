@@ -6,15 +6,32 @@ automatically (environment, home, /tmp, working directory, user) is requested he
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
+from lib.runtimes.image import ARCHIVES
 from lib.script.command import array, call
 from lib.script.quoting import Expansion, Word
+
+ENDINGS = {"docker": "docker", "podman": "podman"}
+SOURCES = ("docker", *ARCHIVES, "docker-daemon", "dockerfile")
+IN_STORE = DAEMON = True
 
 # As under Apptainer: the host's network and shared memory; a real init passes signals on, which a
 # program as process 1 would not see.
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 
 _TEXT = Expansion('"$(engine_secrets_text)$longship_contract"')
+
+
+def build(env: Environment, tag: str, work: Path) -> list[str]:
+    """Return the lines that build the image."""
+    return [call("engine_build_image", env.runtime, tag)]
+
+
+def answers(env: Environment) -> list[Word]:
+    """Return the command that answers questions about images."""
+    return ["engine_image", env.runtime]
 
 
 def check(env: Environment) -> list[str]:
@@ -32,7 +49,7 @@ def options(env: Environment) -> list[str]:
         call("engine_add_shared_memory", env.runtime),
         call("engine_add_user", env.runtime),
         *([call("engine_add_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),
-        call("variables_add", env.runtime, *secrets),
+        call("engine_add_variables", *secrets),
         call("engine_add_working_directory"),
     ]
 

@@ -30,7 +30,7 @@ def jobs(tmp_path, root, run, clean_environment):
 
     def sync(mode, *folders, check=True, **changed):
         uploaded.write_text("")
-        program = root / "lib/jobs/inside/sync_wandb.bash"
+        program = root / "extras/reports/inside/sync_wandb.bash"
         command = ["bash", program, mode, "python3 set_up.py install", *folders]
         env = {**clean_environment, **more, **changed}
         done = run(command, env=env, check=check)

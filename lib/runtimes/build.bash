@@ -1,8 +1,25 @@
 # shellcheck shell=bash
-# Long steps of other programs that build an image: their progress, and the causes of their failures.
+# The build of an image: its state, and the programs that take part: their progress, and the causes of their failures.
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
+
+# The build of this script:
+#   image, active       the file that is built, and the active image; none for an archive
+#   source, address     where it comes from, as configured and recorded, and the same at the required digest
+#   kind, file          kind of the source (lib/runtimes/image.py), and its path if it is a file or an archive
+#   archive             the archive if the image is built from one
+#   required, digest    the digest that the source must have, empty for any, and the one that it has
+#   hint, next          the hint if this machine cannot build, and the command to run after the build
+#   login               the hint that gives a program of the runtime's own a login for the registry HOST
+#   work, tmp, partial  directory of everything that the build needs, its temporary files, and the unfinished image
+# shellcheck disable=SC2034  # lib/images/build.bash and the runtimes use it
+declare -g build_image='' build_active='' build_source='' build_address='' build_kind='' build_file='' \
+  build_archive='' build_required='' build_digest='' build_hint='' build_next='' build_work='' build_tmp='' \
+  build_partial='' build_login=''
+
+# shellcheck disable=SC2034
+declare -ga build_tools=() # the programs that take part
 
 # build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
 # which the program writes.
@@ -64,7 +81,7 @@ build_explain_failure() {
 # build_explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
 build_explain_source() {
   local -r source=$3
-  local host=${source#*://}
+  local host=${source#*://} login=${build_login:-run: $2 login HOST}
   host=${host%%/*}
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
   case $1 in
@@ -75,10 +92,10 @@ build_explain_source() {
       fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
       ;;
     *toomanyrequests* | *'rate limit'*)
-      fail "$host: rate limit reached for anonymous pulls" "$(registry_login_command "$2" "$host")"
+      fail "$host: rate limit reached for anonymous pulls" "${login//HOST/$host}"
       ;;
     *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host requires a login, or does not have $source" "$(registry_login_command "$2" "$host")"
+      fail "$host requires a login, or does not have $source" "${login//HOST/$host}"
       ;;
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
@@ -98,11 +115,28 @@ build_explain_source() {
   esac
 }
 
-# registry_login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
-registry_login_command() {
-  case $1 in
-    apptainer | singularity) printf 'run: %s registry login --username NAME docker://%s' "$1" "$2" ;;
-    enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
-    *) printf 'run: %s login %s' "$1" "$2" ;;
-  esac
+# build_run COMMAND...: run a program of the build, show its progress, and explain a failure.
+build_run() {
+  local -r log=$build_work/log
+  "$@" 2>&1 </dev/null | tee -- "$log" | build_show_progress "$build_work/cache" "$build_partial" ||
+    build_explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
+}
+
+# image_copy FROM TO: copy it, because a site can replace its images at any time.
+image_copy() {
+  progress_run "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
+    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
+}
+
+# address_strip_tag NAME: print it without its tag or digest.
+address_strip_tag() {
+  local -r last=${1##*[/#]}
+  printf '%s%s' "${1%"$last"}" "${last%%[:@]*}"
+}
+
+# program_version PROGRAM: print it in one line.
+program_version() {
+  local text
+  text=$("$1" --version 2>/dev/null) || text="$1 version $("$1" version 2>/dev/null)" || :
+  printf '%s' "${text%%$'\n'*}"
 }

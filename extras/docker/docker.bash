@@ -2,7 +2,56 @@
 # The container engines, docker and podman: options for what Apptainer does automatically.
 
 # shellcheck source=lib/runtimes/launch.bash
-source "${BASH_SOURCE[0]%/*}/launch.bash"
+source "${BASH_SOURCE[0]%/*}/../../lib/runtimes/launch.bash"
+# shellcheck source=lib/runtimes/build.bash
+source "${BASH_SOURCE[0]%/*}/../../lib/runtimes/build.bash"
+
+# engine_image PROGRAM QUESTION FILE [ARGUMENT]...: see image_ask. The file of an image ends in the program's name, and
+# contains the tag of the image in the program's store. Other files are archives and overlays.
+engine_image() {
+  local tag
+  case $2 in
+    exec)
+      "$1" run --rm --network=none --pull=never --entrypoint= "${@:3}"
+      return
+      ;;
+    identify)
+      "$1" image inspect --format '{{.Id}}' "$3"
+      return
+      ;;
+  esac
+  if [[ $3 != *."$1" ]]; then
+    image_file "${@:2}"
+    return
+  fi
+  tag=$(engine_tag_in "$3")
+  case $2 in
+    exists) [[ -f $3 ]] && "$1" image inspect "$tag" >/dev/null 2>&1 ;;
+    check) engine_check "$1" "$tag" "${@:4}" ;;
+    delete) engine_delete "$1" "$tag" "$3" ;;
+    checksum) "$1" image inspect --format '{{.Id}}' "$tag" | sed 's/^\(sha256:\)\?/sha256:/' ;;
+    bytes) "$1" image inspect --format '{{.Size}}' "$tag" ;;
+    reference) printf '%s' "$tag" ;;
+  esac
+}
+
+# engine_tag_in FILE: print the tag that it contains.
+engine_tag_in() {
+  local tag=
+  if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
+  printf '%s' "$tag"
+}
+
+# engine_delete PROGRAM TAG FILE: delete the file, and the tag unless another file names it too; false if a container
+# uses the tag.
+engine_delete() {
+  local -a same=()
+  if engine_image "$1" exists "$3"; then
+    mapfile -t same < <(grep -l -x -F -e "$2" -- "${3%/*/*}"/{build,versions}/*."$1" 2>/dev/null)
+    if ((${#same[@]} < 2)); then "$1" rmi "$2" >/dev/null 2>&1 || return 1; fi
+  fi
+  rm -f -- "$3"
+}
 
 # engine_add_user PROGRAM: run as the caller, with home and /tmp.
 engine_add_user() {
@@ -49,16 +98,14 @@ engine_add_gpus() {
   if [[ -e /dev/kfd ]]; then options+=(--device=/dev/kfd --device=/dev/dri); fi
 }
 
-# variables_add PROGRAM [SECRET...]: pass the program's exported variables by name, so that no value is in an argument.
-# Enroot takes the lines of a value for variables of their own. SECRETS go another way (engine_secrets_text): `docker
-# inspect` shows variables, and podman's database keeps them.
-variables_add() {
+# engine_add_variables [SECRET...]: pass the program's exported variables by name, so that no value is in an argument.
+# SECRETS go another way (engine_secrets_text): `docker inspect` shows variables, and podman's database keeps them.
+engine_add_variables() {
   local variable
   longship_secrets=()
   while IFS= read -r variable; do
-    if [[ $1 == enroot && ${longship_kept[$variable]-${!variable}} == *$'\n'* ]]; then continue; fi
     if variable_is_hosts "$variable"; then continue; fi
-    if [[ " ${*:2} " == *" $variable "* ]]; then
+    if [[ " $* " == *" $variable "* ]]; then
       longship_secrets+=("$variable")
     else
       options+=(--env "$variable")
@@ -112,4 +159,41 @@ engine_add_working_directory() {
       options+=(--workdir "$PWD")
       ;;
   esac
+}
+
+# engine_build_image PROGRAM TAG: make an image in the store of docker or podman.
+engine_build_image() {
+  case $build_kind in
+    docker) engine_pull "$1" "$2-partial" ;;
+    dockerfile) engine_build "$1" "$2-partial" ;;
+    docker-daemon) engine_import "$1" "$2-partial" ;;
+    *) engine_load "$1" "$2-partial" ;;
+  esac
+  engine_keep_tag "$1" "$2"
+}
+
+# engine_keep_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
+# docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
+# tag: packages were installed on top of that.
+engine_keep_tag() {
+  local id own
+  id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
+  id=${id#sha256:}
+  own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
+  if [[ $(engine_tag_in "$build_active") == "$2_"*"_${id:0:12}" ]]; then own=$(engine_tag_in "$build_active"); fi
+  printf '%s\n' "$own" >"$build_partial" ||
+    fail_writing "${build_partial%/*}" "cannot write $build_partial" 'see the error above'
+  "$1" tag "$2-partial" "$own"
+  "$1" rmi "$2-partial" >/dev/null
+}
+
+# engine_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+engine_check() {
+  local found
+  found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
+    "$1" version >/dev/null 2>&1 ||
+      fail "$1 is installed but does not work" "run: $1 version"
+    fail "$1 has no image $2" "$4"
+  }
+  [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
 }

@@ -14,6 +14,22 @@ from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lin
 from lib.script.command import array, call, export
 from lib.script.quoting import Expansion, Word
 
+ENDINGS = {"enroot": "sqsh"}
+SOURCES = ("docker", "docker-archive", "docker-daemon", "dockerfile", "sqsh")
+IN_STORE = DAEMON = False
+
+_RC = "extras/enroot/inside/enroot.rc"
+
+
+def build(env: Environment, tag: str, work: Path) -> list[str]:
+    """Return the lines that build the image."""
+    return [call("enroot_build_image", tag)]
+
+
+def answers(env: Environment) -> list[Word]:
+    """Return the command that answers questions about images."""
+    return ["enroot_image", env.paths.root / _RC]
+
 
 def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
@@ -32,7 +48,7 @@ def options(env: Environment) -> list[str]:
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
         'export LONGSHIP_WORKING_FOLDER="$PWD"',
-        call("variables_add", env.runtime),
+        call("enroot_add_variables"),
     ]
 
 
@@ -47,4 +63,4 @@ def start_probe(program: str, image: str) -> list[str]:
 
 
 def _start(root: Path) -> list[Word]:
-    return ["enroot", "start", "--rc", root / "lib/runtimes/inside/enroot.rc"]
+    return ["enroot", "start", "--rc", root / _RC]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from extras.reports.report_page import synced_runs
 from lib.commands import Call
 from lib.commands.options import WrongCall, complete, script_options
-from lib.jobs.report_page import synced_runs
 from lib.runtimes.launch import run_lines
 from lib.script.errors import offline_modes
 from lib.script.render import render
@@ -22,7 +22,7 @@ def sync(call: Call, runs: tuple[str, ...], follow: bool) -> None:
         raise WrongCall("missing argument: RUN", "python3 submit.py sync RUN --follow")
     env = call.environment()
     lines = run_lines(env, online=True)
-    program = str(call.paths.root / "lib/jobs/inside/sync_wandb.bash")
+    program = str(call.paths.root / "extras/reports/inside/sync_wandb.bash")
     install = offline_modes(" && ".join(env.packages.steps))
     names = [str(each) for each in synced_runs(call.paths, runs)]
     command = ("bash", program, "follow" if follow else "once", install, *names)

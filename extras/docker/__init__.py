@@ -1,0 +1,1 @@
+"""The runtimes docker and podman."""

@@ -1,0 +1,1 @@
+"""The runtime enroot, whose images are SquashFS files."""
