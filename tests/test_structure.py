@@ -100,8 +100,8 @@ def test_worker_for_repositories_needs_the_standard_library_alone(run):
             assert not used & {f"repositories.{name}" for name in WORKER}, shown(path)
 
 
-def test_worker_that_freezes_code_needs_the_standard_library_alone(run):
-    run([sys.executable, "-I", "-S", LIB / "jobs/freeze_worker.py", "record", "."])
+def test_worker_that_records_code_needs_the_standard_library_alone(run):
+    run([sys.executable, "-I", "-S", LIB / "jobs/record_worker.py", "record", "."])
 
 
 def test_first_file_of_lib_imports_nothing_of_lib():
@@ -208,8 +208,8 @@ STARTING = {LIB / "script/execute.py", LIB / "script/worker.py"}
 STARTING |= {LIB / "repositories/git.py", LIB / "repositories/worker.py"}
 STARTING |= {ROOT / "extras/bundle/tree.py"}
 WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
-# The worker that freezes the code of jobs uses that of the repositories.
-CODE = {LIB / "jobs/working_tree.py", LIB / "jobs/freeze_worker.py"}
+# The worker that records the code of jobs uses that of the repositories.
+CODE = {LIB / "jobs/working_tree.py", LIB / "jobs/record_worker.py"}
 
 
 @pytest.mark.parametrize("path", [*HOST, *ENTRIES], ids=shown)

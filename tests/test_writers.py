@@ -28,7 +28,8 @@ PLAIN = {
         lib/repositories/update.py: _replace_series
     """,
     "in runs/code or a run's repositories/, which are closed": """
-        lib/jobs/freeze_worker.py: keep _write _restore record
+        extras/frozen/freeze_worker.py: keep _write _restore
+        lib/jobs/record_worker.py: record
     """,
     "in a closed directory of the run": """
         extras/interactive/ssh.bash: ssh_configure_server ssh_configure_client

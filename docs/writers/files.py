@@ -61,7 +61,7 @@ def files_page() -> str:
         _listed("lib/jobs/run.bash"),
         "In `<scratch_dir>/runs/code/`, the frozen code of all jobs; "
         "see [Frozen code](../how-to/jobs.md#frozen-code):",
-        _listed("lib/jobs/frozen_code.bash"),
+        _listed("extras/frozen/frozen_code.bash"),
         "Each line of `usage/NODE.csv` has these columns; empty: not measured:",
         _listed("extras/usage/usage.bash"),
         "## Repositories",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+
 import click
 
-from lib.jobs.frozen_code import clone_of, freeze_lines, frozen_repositories, with_frozen_code
+from extras.frozen.frozen_code import clone_of, freeze_lines, frozen_repositories, with_frozen_code
 from lib.jobs.request import Request
 from lib.jobs.start import Start
 from lib.script.command import call
@@ -40,9 +43,13 @@ def start(start: Start) -> Start:
     clone, frozen = clone_of(environ, start.env.paths), environ.get("LONGSHIP_FROZEN", "")
     if clone == start.env.paths.root and not frozen:
         return start
+    repositories = frozen_repositories(environ, start.env.paths)
+    for each in repositories.values():
+        with suppress(OSError):
+            os.utime(str(each).rpartition("-")[0])  # a copy that no job uses is removed
     return start._replace(
         env=with_frozen_code(start.env, start.run),
-        repositories={**start.repositories, **frozen_repositories(environ, start.env.paths)},
+        repositories={**start.repositories, **repositories},
         record={**start.record, "repository": str(clone), "code": frozen},
         step=(*start.step, call("code_enter", clone)),
         at_end=(*start.at_end, "code_return"),

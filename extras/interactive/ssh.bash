@@ -13,7 +13,7 @@ serve_ssh() {
   sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin && type -P sshd) ||
     fail "sshd not found on $SLURMD_NODENAME" \
       'ask your site for openssh-server on compute nodes; or use JupyterLab, with the jupyter job script of the site'
-  python=${longship_python:-$(type -P python3)} # that of frozen_code.bash is new enough; the node's can be 3.6
+  python=${longship_python:-$(type -P python3)} # that of code_record.bash is new enough; the node's can be 3.6
   socket=longship-$SLURM_JOB_ID-$(od -An -N8 -tx1 /dev/urandom | tr -d ' \n')
   (umask 077 && ssh_make_keys "$name" && ssh_configure_client "$name" "$port" "$login" &&
     ssh_configure_server "$port" "exec ${python@Q} ${sessions@Q} connect $socket") ||

@@ -218,7 +218,7 @@ def _duration(records: Iterable[Mapping[str, str]]) -> str | None:
 
 
 def _repository(file: Path) -> tuple[str, str, str, str]:
-    """Return name, commit, local changes and the file with them (lib/jobs/frozen_code.bash)."""
+    """Return name, commit, local changes and the file with them (lib/jobs/record_worker.py)."""
     commit = re.search(r"^commit (\S+)", _text(file), re.MULTILINE)
     patch = file.with_suffix(".patch")
     count = _text(patch).count("diff --git ")

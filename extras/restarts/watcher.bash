@@ -50,6 +50,7 @@ watch_attempt() {
   local code=0 own=0 observer=''
   (
     trap - INT QUIT
+    # shellcheck disable=SC2030  # for the script alone
     export LONGSHIP_WATCHED=$RUN_DIR
     command_exec "${longship_script[@]}"
   ) <&0 &

@@ -124,6 +124,7 @@ run_keep_submission() {
 # run_has_begun: whether this shell only needs the variables of a run: its watcher starts a step, or another job runs
 # something in its environment.
 run_has_begun() {
+  # shellcheck disable=SC2031  # the watcher sets it in a subshell
   if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
   unset LONGSHIP_WATCHED # not for what the script itself submits
   trap 'exit 143' TERM # after srun has ended, which gets the same signal

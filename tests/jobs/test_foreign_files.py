@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from support.git import make_upstream
 
 from lib.jobs import status, working_tree
-from lib.jobs.freeze_worker import freeze
 from lib.jobs.runs import check_still_there, recorded_run, values_of
 from lib.script.errors import LongshipError
 from lib.script.records import content_of, read_record, readable_values
@@ -119,30 +117,6 @@ def test_content_of_a_file_without_a_size_is_read():
 def test_record_with_other_values_than_strings_has_none(tmp_path):
     (tmp_path / "record.json").write_text('{"log": 5, "job": "1"}')
     assert read_record(tmp_path / "record.json") == {"job": "1"}
-
-
-@pytest.mark.parametrize(
-    "name", [".git/HEAD", ".git/config", ".git/packed-refs", ".gitignore", "sub/.gitattributes"]
-)
-def test_fifo_that_git_reads_ends_the_freezing(name, tmp_path, clean_environment, monkeypatch):
-    repository = make_upstream(tmp_path / "code", clean_environment)
-    repository.write("sub/new.py", "new\n")
-    (repository.folder / name).unlink(missing_ok=True)
-    os.mkfifo(repository.folder / name)
-    monkeypatch.setattr(working_tree, "_SECONDS", 1)
-    with pytest.raises(LongshipError) as error:
-        freeze(f"{tmp_path}/store/a/frozen", "x", str(repository.folder))
-    assert re.match("cannot freeze .*: git .*: no response within 1 s$", str(error.value))
-    assert "--live" in error.value.hint
-
-
-def test_fifo_in_the_place_of_a_tracked_file_is_told(tmp_path, clean_environment, capfd):
-    repository = make_upstream(tmp_path / "code", clean_environment)
-    (repository.folder / "model.py").unlink()
-    os.mkfifo(repository.folder / "model.py")
-    with pytest.raises(LongshipError, match="cannot freeze the code of x: .*git update-index"):
-        freeze(f"{tmp_path}/store/a/frozen", "x", str(repository.folder))
-    assert "model.py: unsupported file type" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["new", ".git/index", ".git/info/exclude"])

@@ -328,43 +328,6 @@ def test_words_reach_sbatch_as_they_are(calls, site, hostile_arguments):
     assert f"log: {site.scratch}/runs/101-train.log\n" in calls.done.stderr
 
 
-@pytest.mark.parametrize(
-    ("job", "given", "configured", "line"),
-    [
-        (TRAIN, {}, "true", "code_freeze"),
-        (TRAIN, {"live": True}, "true", "code_live"),
-        (TRAIN, {}, "false", "code_live"),
-        ("site/shell.salloc", {}, "true", "code_live"),
-        ("site/build.sbatch", {}, "true", "code_live"),
-        (TRAIN, {"again": "/it's/7-train"}, "false", "code_freeze"),
-        (TRAIN, {"again": "/it's/7-train", "live": True}, "true", "code_live"),
-    ],
-)
-def test_code_is_frozen_unless_the_user_or_the_job_needs_the_clone(
-    job, given, configured, line, submit
-):
-    text = (submit.site.root / "configuration.toml").read_text()
-    submit.site.write(
-        "configuration.toml",
-        f"{text}\n[jobs]\nfreeze = {configured}\n".replace("jobs.ask_above = 100\n", ""),
-    )
-    submit.site.write(
-        "site/build.sbatch", "#!/bin/bash\n#SBATCH --time=1\npython3 build_overlay.py --machine m\n"
-    )
-    lines = [each for each in submit(job=job, **given) if each.startswith("code_")]
-    assert [each.split()[0] for each in lines] == [line]
-    assert (" restore " in lines[0]) == (line == "code_freeze" and "again" in given)
-
-
-def test_job_that_a_job_submits_has_its_code(site, submit):
-    store = site.scratch / "runs/code"
-    store.mkdir(parents=True)
-    site.root = site.root.rename(store / "longship-1")
-    lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
-    assert call("print_messages", "code", f"frozen: the code of this job, {site.root}") in lines
-    assert not [each for each in lines if each.startswith(("code_", "export LONGSHIP_CLONE"))]
-
-
 def test_chain_goes_on_from_each_other_after_another_job(calls):
     found = calls(chain=3, agreed=True, after="7")[1:]
     assert [words[1] for words in found] == ["", "101", "102"]

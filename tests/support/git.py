@@ -36,7 +36,7 @@ def clone_of(repository, environment):
 
 def record_code(run, folder, directory, **options):
     """Record a repository as a job does, in a directory; give the path without suffix."""
-    worker = [sys.executable, "-X", "utf8", Path(ROOT, "lib/jobs/freeze_worker.py")]
+    worker = [sys.executable, "-X", "utf8", Path(ROOT, "lib/jobs/record_worker.py")]
     run([*worker, "record", directory, "code", folder], **options)
     return directory / "repositories/code"
 

@@ -85,7 +85,8 @@ def site(repository, tmp_path):
     repository.write("site/train.sbatch", JOB)
     repository.write("site/shell.salloc", JOB)
     repository.write("submit.py", "")  # that it can be run is looked at
-    (repository.root / "lib").symlink_to(Path(ROOT, "lib"))
+    for each in ("lib", "extras"):
+        (repository.root / each).symlink_to(Path(ROOT, each))
     repository.write("site/strict.sbatch", JOB.replace("start_job m", "start_job strict"))
     repository.write("other/site.toml", '[machines.o]\nrecognise.host = "login.o"\n')
     repository.write("other/own.sbatch", JOB.replace("start_job m", "start_job o"))

@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # .ci/run repeats these tests with the oldest and the newest Python, a minute each.
 PYTHONS = {
     *("tests/script", "tests/configuration", "tests/commands/test_cli.py", "tests/test_golden.py"),
-    *("tests/test_structure.py", "tests/test_train_options.py", "tests/jobs/test_frozen_code.py"),
+    *(
+        "tests/test_structure.py",
+        "tests/test_train_options.py",
+        "extras/frozen/tests/test_frozen_code.py",
+    ),
     *("extras/bundle/tests", "tests/repositories", "tests/packages/test_module_index.py"),
 }
 

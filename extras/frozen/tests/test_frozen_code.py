@@ -1,6 +1,7 @@
 """The copy of a job's code: what is in it, that it stays, and how it comes back from a record."""
 
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -8,17 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.git import record_code
+from support.git import make_upstream, record_code
+from support.requests import TRAIN
 
+from extras.frozen import freeze_worker
+from extras.frozen.freeze_worker import freeze
+from extras.frozen.frozen_code import frozen_repositories, with_frozen_code
 from lib import ROOT
-from lib.jobs import freeze_worker
-from lib.jobs.frozen_code import frozen_repositories, with_frozen_code
+from lib.jobs import working_tree
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.script.command import call
+from lib.script.errors import LongshipError
 from lib.script.render import render
 
-WORKER = Path(ROOT, "lib/jobs/freeze_worker.py")
+WORKER = Path(ROOT, "extras/frozen/freeze_worker.py")
 IDENTITY = ("-c", "user.name=n", "-c", "user.email=e@x")
 HOSTILE = ("it's new.py", "-rf.py", "new\nline.py", 'q"$(touch x)`.py', "ø/\u202e.py", "[a]*?.py")
 
@@ -590,3 +595,64 @@ def test_program_without_a_container_finds_frozen_code(job, tmp_path, run):
     assert variables["PYTHONPATH"] == f"{links}/tool-kit/src:{links}/one/python"
     live, _ = job("host")
     assert not live.settings.configuration.environment.set
+
+
+@pytest.mark.parametrize(
+    "name", [".git/HEAD", ".git/config", ".git/packed-refs", ".gitignore", "sub/.gitattributes"]
+)
+def test_fifo_that_git_reads_ends_the_freezing(name, tmp_path, clean_environment, monkeypatch):
+    repository = make_upstream(tmp_path / "code", clean_environment)
+    repository.write("sub/new.py", "new\n")
+    (repository.folder / name).unlink(missing_ok=True)
+    os.mkfifo(repository.folder / name)
+    monkeypatch.setattr(working_tree, "_SECONDS", 1)
+    with pytest.raises(LongshipError) as error:
+        freeze(f"{tmp_path}/store/a/frozen", "x", str(repository.folder))
+    assert re.match("cannot freeze .*: git .*: no response within 1 s$", str(error.value))
+    assert "--live" in error.value.hint
+
+
+def test_fifo_in_the_place_of_a_tracked_file_is_told(tmp_path, clean_environment, capfd):
+    repository = make_upstream(tmp_path / "code", clean_environment)
+    (repository.folder / "model.py").unlink()
+    os.mkfifo(repository.folder / "model.py")
+    with pytest.raises(LongshipError, match="cannot freeze the code of x: .*git update-index"):
+        freeze(f"{tmp_path}/store/a/frozen", "x", str(repository.folder))
+    assert "model.py: unsupported file type" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "given", "configured", "line"),
+    [
+        (TRAIN, {}, "true", "code_freeze"),
+        (TRAIN, {"live": True}, "true", "code_live"),
+        (TRAIN, {}, "false", "code_live"),
+        ("site/shell.salloc", {}, "true", "code_live"),
+        ("site/build.sbatch", {}, "true", "code_live"),
+        (TRAIN, {"again": "/it's/7-train"}, "false", "code_freeze"),
+        (TRAIN, {"again": "/it's/7-train", "live": True}, "true", "code_live"),
+    ],
+)
+def test_code_is_frozen_unless_the_user_or_the_job_needs_the_clone(
+    job, given, configured, line, submit
+):
+    text = (submit.site.root / "configuration.toml").read_text()
+    submit.site.write(
+        "configuration.toml",
+        f"{text}\n[jobs]\nfreeze = {configured}\n".replace("jobs.ask_above = 100\n", ""),
+    )
+    submit.site.write(
+        "site/build.sbatch", "#!/bin/bash\n#SBATCH --time=1\npython3 build_overlay.py --machine m\n"
+    )
+    lines = [each for each in submit(job=job, **given) if each.startswith("code_")]
+    assert [each.split()[0] for each in lines] == [line]
+    assert (" restore " in lines[0]) == (line == "code_freeze" and "again" in given)
+
+
+def test_job_that_a_job_submits_has_its_code(site, submit):
+    store = site.scratch / "runs/code"
+    store.mkdir(parents=True)
+    site.root = site.root.rename(store / "longship-1")
+    lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
+    assert call("print_messages", "code", f"frozen: the code of this job, {site.root}") in lines
+    assert not [each for each in lines if each.startswith(("code_", "export LONGSHIP_CLONE"))]

@@ -36,7 +36,7 @@ def freeze_lines(env: Environment, run: str = "") -> list[str]:
     found = {**repositories_of(env), **frozen_repositories(env.settings.environ, paths)}
     action = ("restore", store, run) if run else ("freeze", store)
     # this Python is new enough
-    worker = (sys.executable or "python3", paths.root / "lib/jobs/freeze_worker.py", *action)
+    worker = (sys.executable or "python3", paths.root / "extras/frozen/freeze_worker.py", *action)
     return [
         export("LONGSHIP_CLONE", paths.root),
         wrapped("code_freeze", *worker, *(word for pair in found.items() for word in pair)),

@@ -1,4 +1,4 @@
-"""The worker that freezes the code of jobs, and records it; frozen_code.bash starts it.
+"""The worker that freezes the code of jobs; frozen_code.bash starts it.
 
   python3 -X utf8 freeze_worker.py ACTION ARGUMENT...
 
@@ -28,6 +28,7 @@ from typing import NoReturn
 
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from lib.jobs.record_worker import main
 from lib.jobs.working_tree import WorkingTree, checksum
 from lib.repositories.git import GitError, join_names, split_names
 from lib.script.errors import LongshipError, print_messages, write_error
@@ -326,22 +327,6 @@ def _raise(error: OSError) -> NoReturn:
     raise error
 
 
-def record(run: str, *words: str) -> None:
-    """Record commit and changes of each repository in a run; frozen code has been recorded."""
-    directory = Path(run, "repositories")
-    make_directory(directory)
-    for name, top in zip(words[::2], words[1::2]):
-        if os.path.exists(f"{top}.commit"):
-            with suppress(OSError):
-                os.utime(top.rpartition("-")[0])
-            for kind in ("commit", "patch"):
-                with suppress(FileNotFoundError):
-                    shutil.copy(f"{top}.{kind}", directory / f"{name}.{kind}")
-            continue
-        with suppress(OSError, GitError, LongshipError):
-            WorkingTree(Path(top)).describe(directory / name)
-
-
 def return_files(copy: str, clone: str) -> None:
     """Give the clone links to what a job wrote with relative paths, for the next job."""
     done = set()
@@ -360,24 +345,5 @@ def return_files(copy: str, clone: str) -> None:
             print(f"longship: {text}", file=sys.stderr, flush=True)
 
 
-_ACTIONS = {"freeze": freeze, "restore": restore, "record": record, "return": return_files}
-
-
-def main() -> None:
-    """Do what the first argument says; a signal removes git's directory."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda *_: sys.exit(130))
-    try:
-        with tempfile.TemporaryDirectory(prefix="longship-git.") as tempfile.tempdir:
-            _ACTIONS[sys.argv[1]](*sys.argv[2:])
-    except LongshipError as error:
-        error.print()
-        sys.exit(1)
-    except OSError as error:
-        hint = "set TMPDIR to a directory that you can write to"
-        print_messages(error=f"cannot write temporary files: {error.strerror}", hint=hint)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    main({"freeze": freeze, "restore": restore, "return": return_files})
