@@ -44,13 +44,13 @@ def test_source_that_only_apptainer_can_use_is_refused(runtime, repository):
         ("podman", "docker-daemon:y:1", "podman pull docker-daemon:y:1"),
     ],
 )
-def test_image_is_made_by(runtime, image, line, runs):
-    found = runs(runtime, image)
+def test_image_is_made_by(runtime, image, line, built_by):
+    found = built_by(runtime, image)
     assert any(each.startswith(line) for each in found), found
 
 
-def test_required_digest_is_what_is_fetched(runs):
-    found = runs("docker", "docker://x/base:1", digest="sha256:12")
+def test_required_digest_is_what_is_fetched(built_by):
+    found = built_by("docker", "docker://x/base:1", digest="sha256:12")
     assert any(
         each.startswith("docker tag x/base@sha256:12 longship/base_1:amd64-partial")
         for each in found

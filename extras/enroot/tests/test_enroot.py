@@ -40,8 +40,8 @@ def test_definition_file_is_refused(repository):
         ("{file}.sqsh", "image_copy"),
     ],
 )
-def test_image_is_made_by(image, line, runs):
-    found = runs("enroot", image)
+def test_image_is_made_by(image, line, built_by):
+    found = built_by("enroot", image)
     assert any(each.startswith(line) for each in found), found
 
 
