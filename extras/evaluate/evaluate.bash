@@ -5,7 +5,7 @@
 # to start after that one has completed. evaluation_export knows the path of the model. The file
 # RUN.then keeps what the training uses from being pruned, whoever prunes (pins.bash).
 evaluation_send() {
-  # shellcheck disable=SC2154  # of submit.bash
+  # shellcheck disable=SC2154  # of lib/jobs/submit.bash
   local -r trained=${submitted_ids[-1]}
   unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
   submission_send_job --dependency="afterok:$trained" --kill-on-invalid-dep=yes "${@:3}" "$1/$trained-$2/exported"

@@ -10,7 +10,7 @@ rerun_pin() {
     record_value "$1/record.json" "$needed"
     if [[ $REPLY != */versions/* ]]; then continue; fi # none, or the site's
     needed=$REPLY
-    # shellcheck disable=SC2154  # of submit.bash
+    # shellcheck disable=SC2154  # of lib/jobs/submit.bash
     for id in "${submitted_ids[@]}"; do
       file_write "${needed%/versions/*}/pins/$id-again" "$needed"$'\n'"$id${cluster:+ $cluster}"$'\n'"$1/launcher"$'\n'
     done
