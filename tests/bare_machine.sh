@@ -26,7 +26,7 @@ fail() {
 make() {
     local suite=$1
     local -r folder=$2
-    local source archive
+    local source archive partial
     source=$(tests/install_tools.sh --source)
     [[ -n $source ]] || fail 'needs a Debian or Ubuntu, whose package source it is made from'
     if [[ $suite == own ]]; then
@@ -42,9 +42,10 @@ make() {
         date +%G-%V) | sha256sum | cut -c 1-12).tar
     mkdir -p -- "$folder" "$cache"
     if [[ ! -e $archive ]]; then
-        make_archive "$suite" "$source" "$folder" "$archive.partial-$$"
+        partial=$archive.$RANDOM # this process is number 1 of its namespace, as others are of theirs
+        make_archive "$suite" "$source" "$folder" "$partial"
         find "$cache" -name "bare-$suite-*" -mtime +0 -delete # those of other weeks, and of killed runs
-        mv -- "$archive.partial-$$" "$archive"
+        mv -- "$partial" "$archive"
     fi
     tar --extract --numeric-owner --file "$archive" --directory "$folder"
     chroot "$folder" useradd --create-home --shell /bin/bash "$user"
