@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from extras.job_check.job import diagnose, job_lines
+from extras.job_check.diagnosis import diagnose, job_lines
 from lib.commands.doctor import checked_call, json_option
 from lib.commands.options import plain_options
 from lib.doctor.report import Report, exit_on_signals
