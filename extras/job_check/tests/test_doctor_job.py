@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from support import processes
 
-from extras.job_check import job as job_diagnosis
+from extras.job_check import diagnosis as job_diagnosis
 from lib import ROOT
 from lib.runtimes.environment import Environment
 from lib.script.render import render
