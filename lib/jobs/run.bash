@@ -27,6 +27,11 @@
 # functions of the extras, which the end of the job calls
 declare -ga longship_at_end=()
 
+# job_set NAME VALUE: set a variable that the job script reads.
+job_set() {
+  printf -v "$1" '%s' "$2"
+}
+
 # set_rendezvous PATTERN: export MASTER_ADDR and MASTER_PORT. In the pattern {node} is the name of the first node,
 # {address} its IP address.
 set_rendezvous() {

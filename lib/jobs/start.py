@@ -15,7 +15,7 @@ from lib.jobs.hooks import hooks
 from lib.jobs.size import Size, processes_per_node, run_name, size_of_facts
 from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
-from lib.script.command import array, assign, call, comment, export, wrapped
+from lib.script.command import array, call, export, wrapped
 from lib.script.errors import write_error
 from lib.script.execute import make_directory
 from lib.script.quoting import Expansion
@@ -138,10 +138,8 @@ def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
         *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", env.paths.root),
         export("RUN_DIR", start.run),
-        comment("shellcheck disable=SC2034  # for the job file"),
-        assign("LAUNCHER", start.run / "launcher"),
-        comment("shellcheck disable=SC2034"),
-        assign("STACK_DIR", start.stack),
+        call("job_set", "LAUNCHER", start.run / "launcher"),
+        call("job_set", "STACK_DIR", start.stack),
         *start.variables,
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(shape)),

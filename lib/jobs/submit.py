@@ -18,7 +18,7 @@ from lib.jobs.request import Asked, Request
 from lib.jobs.size import check_size, size_of_options
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
-from lib.script.command import array, call, comment, export, wrapped
+from lib.script.command import array, call, export, text_below, wrapped
 from lib.script.errors import LongshipError
 from lib.script.output import json_object
 from lib.script.quoting import Expansion, Word
@@ -98,7 +98,7 @@ def submit_lines(first: Request) -> list[str]:
     asked, settings, paths = first.asked, first.env.settings, first.env.paths
     cost = together([each.cost for each in jobs])
     asks = 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
-    logs = [name for each in jobs for name in log_directories(each)]
+    logs = [name for each in jobs for name in log_directories(each) if name != str(paths.runs)]
     # the image of a run that is re-run has been checked
     unchecked = [each for each in jobs if each.job.needs_image and not each.again]
     return [
@@ -109,7 +109,7 @@ def submit_lines(first: Request) -> list[str]:
         call("directory_make", paths.runs),
         *(line for each in unchecked for line in check_lines(each.env)),
         *_data_lines(first),
-        wrapped("directory_make", *dict.fromkeys(logs)),
+        *([wrapped("directory_make", *dict.fromkeys(logs))] if logs else []),
         call("directory_check_room", paths.scratch_dir),
         call("cd", paths.root),
         *_kept(first),
@@ -144,17 +144,23 @@ def _kept(request: Request) -> list[str]:
     settings, options = request.env.settings, (*request.account, *request.typed)
     kept = request.env.paths.runs / "configurations"
     return [
-        *keep_lines("LONGSHIP_CONFIGURATION", kept, resolved(settings)),
+        *keep_lines("LONGSHIP_CONFIGURATION", kept, resolved(settings), request.prefix),
         export("LONGSHIP_STACK", settings.stack.name),
         export("LONGSHIP_OPTIONS", "\n".join(call(each.word) for each in options)),
     ]
 
 
-def keep_lines(variable: str, directory: Path, text: str) -> list[str]:
-    """Return the lines that keep a file for the jobs, and export where it is."""
+def keep_lines(variable: str, directory: Path, text: str, prefix: str = "") -> list[str]:
+    """Return the lines that keep a file for the jobs, and export where it is.
+
+    The text is below the plan, in a variable with the prefix.
+    """
     file = directory / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
-    quiet = comment("shellcheck disable=SC2016  # the values as they are")
-    return [quiet, call("submission_keep", variable, file, text)]
+    name = f"{prefix}{variable.lower()}"
+    return [
+        text_below(name, text, f"What {variable} names."),
+        call("submission_keep", variable, file, Expansion(f'"${name}"')),
+    ]
 
 
 def _options(request: Request) -> list[str]:
