@@ -175,8 +175,8 @@ def own_words(extra):
 def differences(script, other, extras):
     """Give the lines in which two scripts differ above their functions, but those of the extras."""
     own = set().union(*map(own_words, extras))
-    plans = [each.partition("\n\n# ---------- ")[0].split("\n") for each in (script, other)]
-    lines = [[line.strip(" \\") for line in plan] for plan in plans]
+    plans = [each.partition("\n\n# ---------- ")[0] for each in (script, other)]
+    lines = [re.sub(r" \\\n +", " ", plan).splitlines() for plan in plans]  # a call on each
     found = [each for each in difflib.ndiff(*lines) if each[0] in "-+"]
     return [each for each in found if each[2:] and not own & {*re.findall(r"\w+", each)}]
 

@@ -166,7 +166,12 @@ def test_what_the_readme_lets_one_delete_is_not_needed(root, clean_environment, 
             shutil.rmtree(path)
         elif path.is_file():
             path.unlink()
-    clone.configure('[project]\naccount = "a"\n[packages]\noverlay = "mine"\n')
+    tables = (
+        '[project]\naccount = "a"',
+        '[packages]\noverlay = "mine"',
+        '[container]\nruntime = "apptainer"',
+    )
+    clone.configure("\n".join(tables))
     calls = [words for words in commands("README.md") if (clone.root / words[0]).is_file()]
     assert len({words[0] for words in calls}) == 6
     for script, *arguments in (*calls, ["build_overlay.py"]):

@@ -8,6 +8,8 @@ from support.repository import Clone, toml
 
 from lib.configuration.sites import own_arch
 
+pytestmark = pytest.mark.xdist_group("tents")  # each test goes on where the last one ended
+
 # Its images are files whose lines are variables: the program starts with these.
 PYTHON = '''
 """The runtime tent: its images are lists of variables."""
