@@ -162,7 +162,7 @@ def test_job_of_another_site_is_refused(jobs):
 
 def test_full_disk_is_told(own, small_disk):
     (link,) = own.scratch.glob("venv_*")
-    disk = small_disk(8)
+    disk = small_disk(12)  # for a copy of the code
     (disk / link.name).symlink_to(os.path.realpath(link))
     change(own, f"scratch_dir = {toml(own.scratch)}", f"scratch_dir = {toml(disk)}")
     own.runs = disk / "runs"

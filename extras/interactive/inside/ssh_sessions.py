@@ -19,7 +19,9 @@ import sys
 import termios
 import time
 
-SHELL_START = os.path.join(os.path.dirname(__file__), "../../runtimes/inside/interactive.bash")
+SHELL_START = os.path.join(
+    os.path.dirname(__file__), "../../../lib/runtimes/inside/interactive.bash"
+)
 
 
 def main(role: str, name: str) -> int:

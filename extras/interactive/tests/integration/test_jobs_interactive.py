@@ -12,7 +12,7 @@ import pytest
 from support import processes
 from support.tiers import slow
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 SHELL = "jsc/interactive_jwb.salloc"
 JUPYTER = "jsc/jupyter_jwb.sbatch"
 SSH = "jsc/ssh_jwb.sbatch"
