@@ -173,7 +173,7 @@ run_end() {
     longship_facts+=(failed "${REPLY#*: }")
   fi
   run_find_reason "$longship_log" # again, as Slurm's line can come after its signal
-  for each in "${longship_at_end[@]}"; do "$each"; done
+  for each in ${longship_at_end[@]+"${longship_at_end[@]}"}; do "$each"; done # none, in an old bash
   if [[ -z $unwritten ]]; then
     (run_write_record)
   else
