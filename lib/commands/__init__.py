@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
@@ -77,10 +77,21 @@ class Call(NamedTuple):
         machine = self.settings.machine
         return f"Longship: {usage}, machine {machine.name} ({machine.site_file})"
 
-    def finish(self, script: str, name: str, arguments: tuple[str, ...] = ()) -> None:
-        """Print a script, or run it in place of this process."""
+    def finish(
+        self,
+        script: str,
+        name: str,
+        arguments: tuple[str, ...] = (),
+        later: Callable[[], Iterable[tuple[str, str]]] = tuple,
+    ) -> None:
+        """Print a script, or run it in place of this process.
+
+        A job will run the later ones, each given with where: they are only printed.
+        """
         if self.dry_run:
-            sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
+            from lib.commands.dry_run import print_scripts
+
+            print_scripts(name, script, later())
         else:
             execute.become(script, name, arguments, self.environ)
 

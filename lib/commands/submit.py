@@ -16,6 +16,7 @@ from lib.configuration.sites import load_machines
 from lib.jobs.hooks import hooks
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.options import Option, is_option, split_typed
+from lib.jobs.preview import preview
 from lib.jobs.request import Asked
 from lib.jobs.submit import request_of, submit_lines
 from lib.script.command import call as line
@@ -136,4 +137,5 @@ def submit(
     if read.machine in machines:
         call = call.changed(machine=read.machine)
     request = request_of(call.environment("job"), read, typed, arguments, asked)
-    call.finish(render(call.title(f"submit.py {job}"), submit_lines(request)), _NAME)
+    script = render(call.title(f"submit.py {job}"), submit_lines(request))
+    call.finish(script, _NAME, later=lambda: preview(request, call.title))

@@ -40,11 +40,9 @@ def begin(machine: str, arguments: tuple[str, ...]) -> None:
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.json", resolved(env.settings))
     begun = start.start_of(env, run, facts, arguments)
-    title = call.title(f"launcher of job {run.name}; arguments: the command")
-    named = job_launcher(begun, restarted=restarted, title=title)
-    for name, (words, lines) in begun.scripts.items():
-        title = call.title(f"{name} of job {run.name}; arguments: {words}")
-        write_file(run / name, render(title, lines))
-    title = call.title(f"start of job {run.name}")
-    write_file(run / "start.bash", render(title, start.start_lines(begun, named), sourced=True))
+    named = job_launcher(begun, restarted=restarted, title=call.title(begun.usage("launcher")))
+    for name, (_, lines) in begun.scripts.items():
+        write_file(run / name, render(call.title(begun.usage(name)), lines))
+    title, lines = call.title(begun.usage("start.bash")), start.start_lines(begun, named)
+    write_file(run / "start.bash", render(title, lines, sourced=True))
     click.echo(run)

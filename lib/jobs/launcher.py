@@ -25,7 +25,7 @@ def job_launcher(start: Start, *, restarted: bool, title: str) -> dict[str, str]
     requeued = restarted and file.exists() and (run / "record.json").exists()
     old = run if requeued else start.again
     if old is None:
-        return _described(write_launcher(env, file, online=False, job=job, title=title))
+        return described(write_launcher(env, file, online=False, job=job, title=title))
     check_own(old)
     found = check_still_there(old)
     if read_record(old / "record.json").get("code", "") != start.record.get("code", ""):
@@ -81,7 +81,7 @@ def pin(needed: str, launcher: Path, job: str, directory: Path) -> None:
     write_file(file, f"{needed}\n{job}\n{launcher}\n")
 
 
-def _described(files: Mapping[str, str]) -> dict[str, str]:
+def described(files: Mapping[str, str]) -> dict[str, str]:
     """Add the checksums that records have; of a site's image without one, size and time."""
     image, overlay = files["image"], files["overlay"]
     sums = [read_record(Path(f"{each}.json")).get("sha256", "") for each in (image, overlay)]

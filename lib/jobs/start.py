@@ -104,6 +104,13 @@ class Start(NamedTuple):
         """The directory of its stack."""
         return self.env.paths.root / "stacks" / self.env.settings.stack.name
 
+    def usage(self, name: str) -> str:
+        """Return what a script of the run is for, as its title says."""
+        known = {"launcher": "the command", "start.bash": ""}
+        words = known[name] if name in known else self.scripts[name][0]
+        what = "start" if name == "start.bash" else name
+        return f"{what} of job {self.run.name}" + (f"; arguments: {words}" if words else "")
+
     def file(self, name: str) -> str:
         """Return the path of a log, in which Slurm up to 24.11 leaves the name of the node open."""
         return self.facts.get(name, "").replace("%N", self.facts.get("BatchHost", "%N"))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from integration.test_jobs import write_job
 from support import processes
 from support.lab import fill, is_told
 from support.repository import toml
@@ -287,6 +288,27 @@ def test_dry_run_submits_and_writes_nothing(own):
     assert queued(own) == []
     done = processes.run(["bash", "-c", script], env=own.environment, cwd="/")
     assert done.stdout.split() == queued(own)
+
+
+def test_dry_run_shows_what_the_job_then_runs(jobs):
+    job = write_job(jobs, "shown", 'srun "$LAUNCHER" true')
+    shown = jobs.dry_run("submit.py", "--live", job, "--nodes=2")
+    run = jobs.finish("--live", job, "--nodes=2")
+    _, start, *_, launcher = shown.replace("%j", run.job).split("\nexit\n\n# ====")
+    heading, text = launcher.split("\n", 1)
+    assert heading.endswith('for each rank, outside the container: srun "$LAUNCHER" COMMAND')
+    assert text == run.written("launcher")
+    heading, text = start.split("\n", 1)
+    assert heading.endswith(f"on the first node, where start_job in {job} sources it")
+    text = text.replace("/bin/python ", "/bin/python3 ")  # as job scripts start it
+    shown, told = (
+        {line.strip(" \\") for line in each.splitlines()}
+        for each in (text, run.written("start.bash"))
+    )
+    # what only Slurm knows
+    known_later = {line.split()[0] for line in told - shown}
+    assert shown <= told
+    assert known_later <= {"account", "cluster", "partition", "qos", "submitted"}
 
 
 def test_it_may_be_called_from_anywhere(jobs, tmp_path):

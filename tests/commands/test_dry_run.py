@@ -1,0 +1,65 @@
+"""What --dry-run prints: all that will run, here and later; on a terminal, the plans alone."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.repository import Clone
+from support.terminal import Terminal
+
+from lib import ROOT
+
+JOB = "local/run_training_local.sbatch"
+
+
+@pytest.fixture
+def clone(tmp_path, clean_environment):
+    path = f"{Path(sys.executable).parent}:{clean_environment['PATH']}"  # python3 has click
+    made = Clone(ROOT, tmp_path / "it's a clone", {**clean_environment, "PATH": path})
+    made.configure(f'container.runtime = "host"\npaths.scratch_dir = "{tmp_path}/s"\n')
+    return made
+
+
+def test_printed_job_can_be_piped_into_bash(clone):
+    """What a job runs later is printed below, and bash does not come to it."""
+    printed = clone.dry_run("submit.py", JOB, "--", "--steps", "1 0")
+    submission, start, sampler, launcher = printed.split("\nexit\n\n# ====================")
+    assert "submission_send" in submission and "submission_send" not in start + sampler + launcher
+    assert start.startswith(f" on the first node, where start_job in {JOB} sources it\n#!/usr/bin")
+    assert launcher.startswith(' for each rank, outside the container: srun "$LAUNCHER" COMMAND\n')
+    assert "  command_exec /bin/sh -c " in launcher
+    ended = subprocess.run(
+        ["bash"],
+        input=printed.replace('longship_main "$@"', "echo submitted; false", 1),
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.stdout, ended.returncode) == ("submitted\n", 1)
+
+
+def test_job_that_starts_no_run_is_one_script(clone):
+    job = clone.root / "local/own.sbatch"
+    job.write_text("#!/bin/bash\n#SBATCH --job-name=own\ntrue\n")
+    assert "\nexit\n" not in clone.dry_run("submit.py", "local/own.sbatch")
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "plans"), [("container_run.py", ["true"], 1), ("submit.py", [JOB], 4)]
+)
+def test_terminal_shows_the_plans(script, words, plans, clone):
+    command = ["python3", clone.root / script, "--dry-run", *words]
+    with Terminal(command, env=clone.environment, cwd=clone.root) as terminal:
+        assert terminal.end() == 0
+    said = terminal.said.replace("\r\n", "\n")
+    (whole,) = re.findall(r"# with all functions: (.*) \| less\n$", said)
+    printed = subprocess.run(
+        whole, shell=True, capture_output=True, text=True, cwd=clone.root, env=clone.environment
+    ).stdout
+    scripts = printed.split("\nexit\n\n")
+    assert len(scripts) == plans == said.count("longship_main() {")
+    for each in scripts:
+        plan, rest = each.split("\n}\n", 1)
+        lines = rest.count("\n")
+        assert f"{plan}\n}}\n# {lines} lines follow: the functions that it calls\n" in said
