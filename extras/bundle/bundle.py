@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from extras.bundle.plan import pack_lines, unpack_lines, verify_lines
-from lib.commands import Call, command_line
+from lib.commands import Invocation, command_line
 from lib.commands.options import Mode, complete, script_options
-from lib.script.command import call as shown
+from lib.script.command import call
 from lib.script.render import render
 
 
@@ -28,7 +28,12 @@ from lib.script.render import render
 @click.option("--verified", is_flag=True, hidden=True)
 @script_options
 def bundle(
-    call: Call, mode: str, directory: str, no_history: bool, allow: tuple[str, ...], verified: bool
+    invocation: Invocation,
+    mode: str,
+    directory: str,
+    no_history: bool,
+    allow: tuple[str, ...],
+    verified: bool,
 ) -> None:
     r"""Pack, verify or unpack a bundle: everything that an air-gapped machine needs.
 
@@ -55,12 +60,14 @@ def bundle(
         raise click.UsageError("--verified requires unpack")
     typed = command_line("bundle.py")
     if verified:  # by unpack.sh, which the user has typed
-        typed = shown("bash", f"{directory}/unpack.sh", call.settings.root)
+        typed = call("bash", f"{directory}/unpack.sh", invocation.settings.root)
     if mode == "pack":
         chosen = {"typed": typed, "history": not no_history, "allowed": allow}
-        lines = pack_lines(call.settings, call.paths_here(), directory, **chosen)
+        lines = pack_lines(invocation.settings, invocation.paths_here(), directory, **chosen)
     elif mode == "verify":
-        lines = verify_lines(call.settings.root, directory, typed=typed)
+        lines = verify_lines(invocation.settings.root, directory, typed=typed)
     else:
-        lines = unpack_lines(call.settings, call.paths, directory, typed=typed, verified=verified)
-    call.finish(render(call.title(f"bundle.py {mode}"), lines), "bundle.py")
+        lines = unpack_lines(
+            invocation.settings, invocation.paths, directory, typed=typed, verified=verified
+        )
+    invocation.finish(render(invocation.title(f"bundle.py {mode}"), lines), "bundle.py")

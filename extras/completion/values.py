@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from lib import ROOT
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.jobs.job_files import job_files, read_job_file
@@ -56,7 +56,7 @@ def _jobs(context: click.Context, word: str) -> Values:
     yield from _verbs(context, word)
     own = ""
     with suppress(LongshipError):
-        own = os.path.dirname(_call(context).settings.machine.site_file)
+        own = os.path.dirname(_invocation(context).settings.machine.site_file)
     for path in job_files(Path(ROOT)):
         if word or path.parent.name == own:
             yield str(path.relative_to(ROOT)), ""
@@ -65,7 +65,7 @@ def _jobs(context: click.Context, word: str) -> Values:
 def _words(context: click.Context, word: str) -> Values:
     """Offer what follows the job of submit.py: a partition of its machine."""
     if pending_option(context.params["words"]) == "partition":
-        machine, job = _call(context).settings.machine, context.params.get("job")
+        machine, job = _invocation(context).settings.machine, context.params.get("job")
         if job:
             name = read_job_file(Path(ROOT), os.path.expanduser(job)).machine
             machine = load_machines(Path(ROOT)).get(name, machine)
@@ -81,7 +81,7 @@ def _sbatch_options(context: click.Context, word: str) -> Values:
 
 def _runs(context: click.Context, word: str) -> Values:
     """Offer recorded runs, the newest first: the number of a newer job is longer."""
-    runs = _call(context).paths.runs
+    runs = _invocation(context).paths.runs
     for name in sorted(os.listdir(runs), key=lambda each: (each.find("-"), each), reverse=True):
         if (runs / name / "record.json").is_file():
             yield name, ""
@@ -96,18 +96,18 @@ def _ids(context: click.Context, word: str) -> Values:
 
 def _versions(context: click.Context, word: str) -> Values:
     """Offer the versions of the configured image, named as --list does."""
-    call = _call(context)
-    begin = f"{image_name(image_source(call.settings))}_{call.paths.arch}_"
-    for name in sorted(os.listdir(call.paths.containers / "versions"), reverse=True):
+    invocation = _invocation(context)
+    begin = f"{image_name(image_source(invocation.settings))}_{invocation.paths.arch}_"
+    for name in sorted(os.listdir(invocation.paths.containers / "versions"), reverse=True):
         if name.startswith(begin) and not name.endswith((".json", ".history", ".partial")):
             yield name[len(begin) :].rpartition(".")[0], ""
 
 
-def _call(context: click.Context) -> Call:
+def _invocation(context: click.Context) -> Invocation:
     """Return the call on the command line; its configuration can be unreadable."""
     names = ("machine", "stack", "configuration")
     typed = {each: os.path.expanduser(context.params.get(each) or "") for each in names}
-    return Call.read(typed, dry_run=True)
+    return Invocation.read(typed, dry_run=True)
 
 
 _KINDS = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from extras.explain.explain import explain as explain_log
-from lib.commands import Call, print_no_script
+from lib.commands import Invocation, print_no_script
 from lib.commands.options import complete, plain_options
 
 
@@ -28,4 +28,4 @@ def explain(
         print_no_script("Longship: doctor.py explain")
         return
     form = {"as_json": as_json, "quiet": quiet, "nodes": nodes.split(",")}
-    explain_log(log, lambda: Call.read(options, dry_run=False).paths, **form)
+    explain_log(log, lambda: Invocation.read(options, dry_run=False).paths, **form)

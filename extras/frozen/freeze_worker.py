@@ -32,7 +32,7 @@ from lib.jobs.record_worker import main
 from lib.jobs.working_tree import WorkingTree, checksum
 from lib.repositories.git import GitError, join_names, split_names
 from lib.script.errors import LongshipError, print_messages, write_error
-from lib.script.execute import make_directory, output
+from lib.script.execute import make_directory, read_output
 from lib.script.records import content_of
 from lib.script.trust import check_trusted
 
@@ -291,7 +291,7 @@ def _prune(store: Path) -> None:
     limit = time.time() - _UNUSED_DAYS * 86400
     found = [each for each in os.scandir(store) if each.is_dir(follow_symlinks=False)]
     old = [Path(each) for each in found if each.stat().st_mtime < limit]
-    queued = output(["squeue", "--me", "--noheader", "--format=%V"], 20) if old else None
+    queued = read_output(["squeue", "--me", "--noheader", "--format=%V"], 20) if old else None
     if not queued or queued.code:
         return
     if any(datetime.fromisoformat(each).timestamp() < limit for each in queued.text.split()):

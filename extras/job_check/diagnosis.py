@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lib.doctor.report import Finding, Report, bash, messages_in, ok, problem, warning
+from lib.doctor.report import Diagnosis, Finding, bash, messages_in, ok, problem, warning
 from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.launch import run_lines
 from lib.script.command import call, comment
 from lib.script.errors import LongshipError
-from lib.script.execute import output
+from lib.script.execute import read_output
 
 _FACTS = "extras/job_check/inside/node_facts.py"
 _RANKS = "extras/job_check/inside/check_ranks.py"
@@ -57,7 +57,7 @@ def job_lines(env: Environment) -> list[str]:
     ]
 
 
-def diagnose(env: Environment, script: str, report: Report) -> None:
+def diagnose(env: Environment, script: str, report: Diagnosis) -> None:
     """Check the nodes of the job that this runs in, or that SLURM_JOB_ID names."""
     job, program = _find_job(env.machine.rendezvous), str(env.paths.root / _RANKS)
     files = [each for each in (env.image, env.overlay) if each.startswith("/")]
@@ -94,13 +94,13 @@ def _find_job(rendezvous: str) -> Job:
         )
     outside = not environ.get("SLURM_JOB_NODELIST")
     query = ["squeue", "--noheader", f"--jobs={number}", "--states=RUNNING", "--format=%N"]
-    text, code = output(query, 60)
+    text, code = read_output(query, 60)
     listed = text.strip().rpartition("\n")[2]
     if code and "nvalid job id" not in text:
         raise LongshipError(f"Slurm does not respond: {listed}", "try again later")
     if code or not listed:
         raise LongshipError(f"job {number} is not running", "list your jobs: squeue --me")
-    nodes = output(["scontrol", "show", "hostnames", listed], 60).text.split()
+    nodes = read_output(["scontrol", "show", "hostnames", listed], 60).text.split()
     environ.update(SLURM_JOB_NODELIST=listed, SLURM_JOB_NUM_NODES=str(len(nodes)))
     # what a job script or an enclosing step has set for its own srun
     unwanted = "SLURM_LABELIO|SLURM_KILL_BAD_EXIT"
@@ -134,7 +134,7 @@ def _ask_nodes(root: Path, count: int, about: Sequence[str]) -> str:
     """Return what each of so many nodes of the job prints about itself."""
     step = f"srun --overlap --nodes={count} --ntasks={count} --ntasks-per-node=1 --wait=0"
     program = (root / _FACTS).read_text(encoding="utf-8")
-    return output([*step.split(), "python3", "-c", program, *about], 60).text
+    return read_output([*step.split(), "python3", "-c", program, *about], 60).text
 
 
 def _temporary() -> str:
@@ -285,7 +285,7 @@ def _ranks(
     ranks = (gpus or 2) if tasks == 1 else 1
     step = (",".join(good), str(len(good)), str(tasks))
     rank = ("python", program, str(ranks), str(gpus), form, step[0])
-    text = output(["bash", "-c", script, "doctor.py", *step, *rank], 100).text
+    text = read_output(["bash", "-c", script, "doctor.py", *step, *rank], 100).text
     failures = list(_failures(text))
     reported = re.findall(r"finding\t(\w+)\t(.*?)\t(.*?)\t(.*)", text)
     yield from failures

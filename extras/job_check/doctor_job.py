@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import click
 
 from extras.job_check.diagnosis import diagnose, job_lines
-from lib.commands.doctor import checked_call, json_option
+from lib.commands.doctor import checked_invocation, json_option
 from lib.commands.options import plain_options
-from lib.doctor.report import Report, exit_on_signals
+from lib.doctor.report import Diagnosis, exit_on_signals
 from lib.script.render import render
 
 
@@ -24,10 +24,10 @@ def job(options: Mapping[str, str], dry_run: bool, as_json: bool) -> None:
     srun's --cpu-bind). The exit code is 1 if there is a problem.
     """
     exit_on_signals()
-    call = checked_call(options, dry_run=dry_run)
-    env = call.environment("job")
-    script = render(call.title("doctor.py --job"), job_lines(env))
+    invocation = checked_invocation(options, dry_run=dry_run)
+    env = invocation.environment("job")
+    script = render(invocation.title("doctor.py --job"), job_lines(env))
     if dry_run:
-        call.finish(script, "doctor.py")
+        invocation.finish(script, "doctor.py")
     else:
-        diagnose(env, script, Report(as_json=as_json))
+        diagnose(env, script, Diagnosis(as_json=as_json))

@@ -13,10 +13,10 @@ import click
 from extras.reports.report import report as report_on
 from extras.reports.report_page import page_lines, page_of
 from lib import ROOT
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.commands.options import complete, script_options
 from lib.script.errors import print_messages
-from lib.script.execute import output as output_of
+from lib.script.execute import read_output
 from lib.script.output import Report
 from lib.script.render import render
 
@@ -41,7 +41,7 @@ from lib.script.render import render
 )
 @script_options
 def report(
-    call: Call,
+    invocation: Invocation,
     names: tuple[str, ...],
     output: str,
     as_json: bool,
@@ -60,10 +60,10 @@ def report(
     if output and not names:
         raise click.UsageError("--output requires RUN")
     if names:
-        _write_page(call, names, output)
+        _write_page(invocation, names, output)
         return
     form = "csv" if as_csv else "json" if as_json else "table"
-    call.show("submit.py report", lambda: _report(call.paths.runs, since, form, runs))
+    invocation.show("submit.py report", lambda: _report(invocation.paths.runs, since, form, runs))
 
 
 def _report(runs: Path, since: datetime | None, form: str, others: tuple[Path, ...]) -> Report:
@@ -74,17 +74,17 @@ def _report(runs: Path, since: datetime | None, form: str, others: tuple[Path, .
     return shown
 
 
-def _write_page(call: Call, names: tuple[str, ...], output: str) -> None:
-    trainings, file = page_of(call.paths, names, output)
-    env = call.environment()
+def _write_page(invocation: Invocation, names: tuple[str, ...], output: str) -> None:
+    trainings, file = page_of(invocation.paths, names, output)
+    env = invocation.environment()
     lines = page_lines(env, trainings, file, findings_of)
-    program = str(call.paths.root / "extras/reports/inside/report_page.py")
-    script = render(call.title("submit.py report"), lines)
-    call.finish(script, "submit.py", ("python3", program, str(file)))
+    program = str(invocation.paths.root / "extras/reports/inside/report_page.py")
+    script = render(invocation.title("submit.py report"), lines)
+    invocation.finish(script, "submit.py", ("python3", program, str(file)))
 
 
 def findings_of(log: str) -> list[dict[str, Any]]:
     """Return what `doctor.py explain` finds in a log; nothing if it has no such verb."""
     command = [sys.executable, f"{ROOT}/doctor.py", "explain", "--json", "--", log]
-    text, failed = output_of(command, 300)
+    text, failed = read_output(command, 300)
     return [] if failed else json.loads(text)["findings"]

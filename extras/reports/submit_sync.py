@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from extras.reports.report_page import synced_runs
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.commands.options import WrongCall, complete, script_options
 from lib.runtimes.launch import run_lines
 from lib.script.errors import offline_modes
@@ -16,14 +16,14 @@ from lib.script.render import render
 @click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=complete("run"))
 @click.option("--follow", is_flag=True, help="Repeat it each minute until the jobs have ended.")
 @script_options
-def sync(call: Call, runs: tuple[str, ...], follow: bool) -> None:
+def sync(invocation: Invocation, runs: tuple[str, ...], follow: bool) -> None:
     """Upload what RUN, or all your runs, have recorded offline for W&B."""
     if follow and not runs:
         raise WrongCall("missing argument: RUN", "python3 submit.py sync RUN --follow")
-    env = call.environment()
+    env = invocation.environment()
     lines = run_lines(env, online=True)
-    program = str(call.paths.root / "extras/reports/inside/sync_wandb.bash")
+    program = str(invocation.paths.root / "extras/reports/inside/sync_wandb.bash")
     install = offline_modes(" && ".join(env.packages.steps))
-    names = [str(each) for each in synced_runs(call.paths, runs)]
+    names = [str(each) for each in synced_runs(invocation.paths, runs)]
     command = ("bash", program, "follow" if follow else "once", install, *names)
-    call.finish(render(call.title("submit.py sync"), lines), "submit.py", command)
+    invocation.finish(render(invocation.title("submit.py sync"), lines), "submit.py", command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from extras.rerun.rerun import check_clone, recorded_job
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.commands.options import complete
 from lib.commands.submit import JobCommand, submission_options
 from lib.jobs.options import Option
@@ -20,21 +20,23 @@ from lib.script.render import render
 @click.argument("run", metavar="RUN", shell_complete=complete("run"))
 @submission_options
 def rerun(
-    call: Call, run: str, typed: list[Option], arguments: tuple[str, ...], asked: Asked
+    invocation: Invocation, run: str, typed: list[Option], arguments: tuple[str, ...], asked: Asked
 ) -> None:
     """Re-run RUN with its recorded script, configuration, code, image and arguments.
 
     Sbatch options and arguments replace the recorded ones.
     """
-    directory = recorded_run(call.paths, run)
+    directory = recorded_run(invocation.paths, run)
     check_own(directory)
     job, options, recorded = recorded_job(directory)
-    check_clone(directory, call.paths.root)
+    check_clone(directory, invocation.paths.root)
     check_still_there(directory)
     record = read_record(directory / "record.json")  # the environment would win over the file
-    chosen = {key: call.options[key] or record.get(key, "") for key in ("machine", "stack")}
-    call = call.changed(configuration=str(directory / "configuration.json"), **chosen)
-    asked, options = asked._replace(options=call.options), [*options, *typed]
-    env, again = call.environment("job"), str(directory)
+    chosen = {key: invocation.options[key] or record.get(key, "") for key in ("machine", "stack")}
+    invocation = invocation.changed(configuration=str(directory / "configuration.json"), **chosen)
+    asked, options = asked._replace(options=invocation.options), [*options, *typed]
+    env, again = invocation.environment("job"), str(directory)
     request = request_of(env, job, options, arguments or recorded, asked, again)
-    call.finish(render(call.title("submit.py rerun"), submit_lines(request)), "submit.py")
+    invocation.finish(
+        render(invocation.title("submit.py rerun"), submit_lines(request)), "submit.py"
+    )

@@ -11,7 +11,7 @@ import click
 from extras.restarts.watcher import decide as decide_on
 from extras.restarts.watcher import end_of_step
 from lib.configuration.partitions import hours
-from lib.script.execute import output
+from lib.script.execute import read_output
 from lib.script.records import readable_values, seconds_between
 
 
@@ -29,7 +29,7 @@ def decide(run: Path, code: int, restarts: int, spares: int) -> None:
     which runs the job script.
     """
     record = readable_values(run / "record.json")
-    nodes = output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
+    nodes = read_output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
     ended = end_of_step(record["log"], code, nodes)
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
     now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

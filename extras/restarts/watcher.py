@@ -15,7 +15,7 @@ from lib.configuration.layers import Settings
 from lib.configuration.partitions import hours
 from lib.configuration.schema import Jobs
 from lib.configuration.tables import read_toml
-from lib.script.execute import output
+from lib.script.execute import read_output
 
 # With restarts and without jobs.silence. Three times NCCL's own timeout, which names the operation
 # that hangs; longer than a healthy run compiles, evaluates or writes a checkpoint.
@@ -79,7 +79,7 @@ def final_messages() -> str:
 def end_of_step(log: str, code: int, nodes: Sequence[str]) -> End:
     """Ask doctor.py how the last step in a log ended; without an answer only its code is known."""
     ask = ["doctor.py", "explain", "--json", f"--nodes={','.join(nodes)}", "--", log]
-    text, failed = output([sys.executable, f"{ROOT}/{ask[0]}", *ask[1:]], 300)
+    text, failed = read_output([sys.executable, f"{ROOT}/{ask[0]}", *ask[1:]], 300)
     if failed:
         return End(code)
     end = json.loads(text)["end"]

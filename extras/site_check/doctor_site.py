@@ -9,9 +9,9 @@ import click
 from extras.site_check.site import WIDTHS, diagnose
 from extras.site_check.site_new import create
 from lib.commands import print_no_script
-from lib.commands.doctor import checked_call, json_option
+from lib.commands.doctor import checked_invocation, json_option
 from lib.commands.options import WrongCall, plain_options
-from lib.doctor.report import Report, exit_on_signals
+from lib.doctor.report import Diagnosis, exit_on_signals
 
 
 @click.command()
@@ -35,8 +35,8 @@ def site(
         print_no_script("Longship: doctor.py --site")
         return
     exit_on_signals()
-    settings = checked_call(options).settings
+    settings = checked_invocation(options).settings
     if new is None:
-        diagnose(settings, Report(as_json=as_json, widths=WIDTHS), in_job=job)
+        diagnose(settings, Diagnosis(as_json=as_json, widths=WIDTHS), in_job=job)
     else:
         create(settings, new)

@@ -24,14 +24,14 @@ from lib.configuration.tables import read_toml
 from lib.doctor.checks import as_toml
 from lib.doctor.network import find_proxies, package_index, without_login
 from lib.doctor.node import own_user
-from lib.doctor.report import Finding, Report, show
+from lib.doctor.report import Diagnosis, Finding, show
 from lib.doctor.software import SIF_RUNTIMES, load_modules
 from lib.jobs.job_files import job_files, read_job_file
 from lib.jobs.status import last_error
 from lib.runtimes.choice import names_with_images
 from lib.runtimes.runtime import runtime_of
 from lib.script.errors import LongshipError, paint
-from lib.script.execute import make_directory, output, write_file
+from lib.script.execute import make_directory, read_output, write_file
 from lib.script.output import as_json
 
 WIDTHS = (9, 28)  # of the report's columns
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
     note: str = ""
 
 
-def diagnose(settings: Settings, report: Report, *, in_job: bool) -> None:
+def diagnose(settings: Settings, report: Diagnosis, *, in_job: bool) -> None:
     """Compare the machine with its site.toml; exit code 1 if a fact differs."""
     machine = settings.machine
     if not machine.recognise:
@@ -92,7 +92,7 @@ def diagnose(settings: Settings, report: Report, *, in_job: bool) -> None:
     sys.exit(bool(counts["different"]))
 
 
-def _to_share(settings: Settings, report: Report, patch: str) -> str:
+def _to_share(settings: Settings, report: Diagnosis, patch: str) -> str:
     """Return the report without user, account, and paths that are not in site.toml."""
     machine, project = settings.machine, settings.configuration.project
     public = (settings.root / machine.site_file).read_text(encoding="utf-8-sig")
@@ -128,7 +128,7 @@ def _ask_node(settings: Settings) -> dict[str, Any]:
     step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--wait=0", "python3", "-c"]
     about = [url, *machine.binds, *machine.compute_directories]
     command = ["env", *proxies, *step, program.read_text(encoding="utf-8"), *about]
-    text = output(command, 60).text.strip()
+    text = read_output(command, 60).text.strip()
     last = text.rpartition("\n")[2]
     if not last.startswith('{"node": '):
         what = f"the node of job {number} does not respond: {last or 'no output'}"
@@ -295,7 +295,7 @@ class Comparison:
                 continue
             exports.update(_EXPORT.findall(path.read_text(encoding="utf-8", errors="replace")))
             if not self.slurm.error:
-                text, code = output(["sbatch", "--test-only", *more, str(path)], 30)
+                text, code = read_output(["sbatch", "--test-only", *more, str(path)], 30)
                 told = f"sbatch: {last_error(text)}" if code else "accepted by sbatch --test-only"
                 state = "undecided" if code == 124 or "ccount" in text else "different"
                 name = str(path.relative_to(root))
@@ -353,7 +353,7 @@ class Comparison:
         found = [each for each in dict.fromkeys((stated, *stores)) if each and which(each)]
         if not found:
             return Seen(None, "no container runtime on this node; compute nodes can have one")
-        version = output([found[0], "--version"], 20).text.partition("\n")[0]
+        version = read_output([found[0], "--version"], 20).text.partition("\n")[0]
         return Seen("auto" if stated == "auto" else found[0], version)
 
     def _modules(self, stated: Sequence[str]) -> Seen:
@@ -422,12 +422,12 @@ class Comparison:
 
     def _rendezvous(self, stated: str) -> Seen:
         name = stated.replace("{node}", self.slurm.first_node).replace("{address}", "localhost")
-        if self.slurm.first_node and not output(["getent", "ahosts", name], 10).code:
+        if self.slurm.first_node and not read_output(["getent", "ahosts", name], 10).code:
             return Seen(stated, f"{name} resolves")
         return Seen(None, "names of nodes need not resolve here; check with: doctor.py --job")
 
     def _pyxis(self, stated: str | None) -> Seen:
-        if "--container-image" in output(["srun", "--help"], 20).text:
+        if "--container-image" in read_output(["srun", "--help"], 20).text:
             return Seen("yes")
         return Seen(stated if stated == "no" else None, "srun has no --container-image here")
 

@@ -19,7 +19,7 @@ from lib.doctor.report import bash
 from lib.doctor.software import FORMATS, SIF_RUNTIMES, mountable
 from lib.jobs.status import last_error
 from lib.script.command import call, export
-from lib.script.execute import output
+from lib.script.execute import read_output
 from lib.script.output import size_text
 
 NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}", re.ASCII)
@@ -58,16 +58,16 @@ class Slurm(NamedTuple):
 
 def read_slurm() -> Slurm:
     """Ask Slurm for its settings, partitions, nodes and qualities of service."""
-    text, code = output(["scontrol", "--all", "--oneliner", "show", "partition"], _PATIENCE)
+    text, code = read_output(["scontrol", "--all", "--oneliner", "show", "partition"], _PATIENCE)
     if code == 127:
         return Slurm("Slurm not found on this machine: scontrol is missing")
     if code:
         return Slurm(f"Slurm does not respond{'' if code == 124 else f': {last_error(text)}'}")
-    listed = output(["scontrol", "show", "config"], _PATIENCE).text
+    listed = read_output(["scontrol", "show", "config"], _PATIENCE).text
     config = dict(re.findall(r"^(\w+) *= (.*)", listed, re.MULTILINE))
     counts_gpus = "gpu" in config.get("GresTypes", "").split(",")
     qos, own_qos = _read_qos()
-    listed = output(["scontrol", "--all", "--oneliner", "show", "node"], _PATIENCE).text
+    listed = read_output(["scontrol", "--all", "--oneliner", "show", "node"], _PATIENCE).text
     nodes = _entries(listed, "NodeName")
     facts = [(x.get("Partitions", "").split(","), _facts(x, counts_gpus)) for x in nodes.values()]
     partitions = {}
@@ -126,11 +126,11 @@ def limits_of(time: str, tres: str) -> dict[str, Any]:
 
 def _read_qos() -> tuple[dict[str, dict[str, Any]] | None, tuple[str, ...]]:
     ask = ["sacctmgr", "--noheader", "--parsable2", "show"]
-    text, code = output([*ask, "qos", "format=Name,MaxWall,MaxTRES"], _PATIENCE)
+    text, code = read_output([*ask, "qos", "format=Name,MaxWall,MaxTRES"], _PATIENCE)
     rows = [line.split("|") for line in text.split("\n") if line.count("|") == 2]
     if code or not rows:
         return None, ()
-    own = output([*ask, "associations", "format=QOS", f"user={own_user()}"], _PATIENCE).text
+    own = read_output([*ask, "associations", "format=QOS", f"user={own_user()}"], _PATIENCE).text
     known = {name: limits_of(time, tres) for name, time, tres in rows if NAME.fullmatch(name)}
     return known, tuple(sorted(known.keys() & set(re.split(r"[,\s]+", own))))
 
@@ -176,7 +176,7 @@ def mounted_formats(runtime: str) -> list[str] | None:
 
 def describe_disk(directory: str) -> str:
     """Return the type of a file system, its free space, and the quotas of Lustre and GPFS."""
-    text, code = output(["df", "--output=fstype,avail", "--block-size=1", "--", directory], 20)
+    text, code = read_output(["df", "--output=fstype,avail", "--block-size=1", "--", directory], 20)
     kind, free = ["", "", *text.split()][-2:]
     if code or not free.isdigit():
         return "df does not respond"
@@ -184,10 +184,10 @@ def describe_disk(directory: str) -> str:
     if kind == "gpfs":
         quotas = [["/usr/lpp/mmfs/bin/mmlsquota", "--block-size=auto"]]
     elif kind == "lustre":
-        project = output(["lfs", "project", "-d", "--", directory], 20).text.split()
+        project = read_output(["lfs", "project", "-d", "--", directory], 20).text.split()
         owners = zip("ugp", map(str, (os.getuid(), os.stat(directory).st_gid, *project[:1])))
         quotas = [["lfs", "quota", "-hq", f"-{kind}", who, "--", directory] for kind, who in owners]
-    told = ("; quota: " + " ".join(output(each, 20).text.split()) for each in quotas)
+    told = ("; quota: " + " ".join(read_output(each, 20).text.split()) for each in quotas)
     return f"{kind}, {size_text(int(free))} free{''.join(told)}"
 
 

@@ -18,7 +18,7 @@ from lib.configuration.partitions import seconds
 from lib.configuration.sites import load_machines, read_site
 from lib.configuration.tables import read_toml
 from lib.doctor.node import own_user
-from lib.doctor.report import Report
+from lib.doctor.report import Diagnosis
 from lib.doctor.software import SIF_RUNTIMES
 from lib.jobs.job_files import job_files
 from lib.script.errors import LongshipError, print_messages
@@ -71,7 +71,7 @@ def _write(settings: Settings, directory: Path, name: str, slurm: Slurm) -> None
     write_file(site, _HEAD.format(name=name))
     own = settings._replace(machine=read_site(settings.root, site).machines()[name])
     comparison = Comparison(own, read_toml(site, site.name)[0], slurm, {})
-    report = Report(as_json=True)  # it prints nothing before its end
+    report = Diagnosis(as_json=True)  # it prints nothing before its end
     for topic, check in comparison.checks():
         report.run(topic, check)
     changes = {**comparison.changes, **_runtime_module(comparison.changes), **_roots(settings)}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LAUNCH = "container_run.py; arguments: the command"
 
 
-class Call(NamedTuple):
+class Invocation(NamedTuple):
     """Everything that the script of one command is computed from."""
 
     settings: Settings
@@ -34,7 +34,7 @@ class Call(NamedTuple):
     options: Mapping[str, str]  # machine, stack and configuration, as on the command line
 
     @classmethod
-    def read(cls, options: Mapping[str, str], *, dry_run: bool) -> Call:
+    def read(cls, options: Mapping[str, str], *, dry_run: bool) -> Invocation:
         """Read all layers of the configuration."""
         settings = load_settings(Path(ROOT), options, os.environ)
         return cls(settings, dry_run, os.environ, options)
@@ -44,8 +44,8 @@ class Call(NamedTuple):
         """The paths on the target machine."""
         return derive_paths(self.settings)
 
-    def changed(self, **options: str) -> Call:
-        """Return the same call with other options, such as the machine of a job."""
+    def changed(self, **options: str) -> Invocation:
+        """Return the same invocation with other options, such as the machine of a job."""
         changed = {**self.options, **options}
         settings = load_settings(self.settings.root, changed, self.environ)
         return self._replace(settings=settings, options=changed)
@@ -143,15 +143,15 @@ def note_lost_names(environ: Mapping[str, str]) -> None:
 
 
 def launch(
-    call: Call, command: tuple[str, ...], *, online: bool = False, purpose: str = "run"
+    invocation: Invocation, command: tuple[str, ...], *, online: bool = False, purpose: str = "run"
 ) -> None:
     """Run a command, or an interactive shell, inside the environment in place of this process."""
     from lib.runtimes.launch import run_lines
     from lib.script.render import render
 
-    note_lost_names(call.environ)
-    lines = run_lines(call.environment(purpose), online=online)
-    call.finish(render(call.title(LAUNCH), lines), "container_run.py", command)
+    note_lost_names(invocation.environ)
+    lines = run_lines(invocation.environment(purpose), online=online)
+    invocation.finish(render(invocation.title(LAUNCH), lines), "container_run.py", command)
 
 
 def main(name: str) -> None:
@@ -170,8 +170,10 @@ def main(name: str) -> None:
     try:
         _check_directory()
         if name == "container_run" and sys.argv[1:2] and not sys.argv[1].startswith("-"):
-            call = Call.read({}, dry_run=False)  # without options, a launch does not import click
-            launch(call, tuple(sys.argv[1:]))
+            invocation = Invocation.read(
+                {}, dry_run=False
+            )  # without options, a launch does not import click
+            launch(invocation, tuple(sys.argv[1:]))
         else:
             from lib.commands.options import run_command
 

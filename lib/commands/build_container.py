@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lib.commands import Call, command_line
+from lib.commands import Invocation, command_line
 from lib.commands.options import Mode, script_options
 from lib.images.build import build_lines, download_lines, recorded_digest
 from lib.script.render import render
@@ -18,7 +18,7 @@ from lib.script.render import render
 @click.option("--locked", is_flag=True, help="Require the digest that the previous build recorded.")
 @click.option("--force", is_flag=True, help="Rebuild even if the image exists: a tag can move.")
 @script_options
-def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
+def build_container(invocation: Invocation, mode: str, locked: bool, force: bool) -> None:
     r"""Build the container image. Activate it with move_built_container_to_active.py.
 
     \b
@@ -35,13 +35,13 @@ def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
             "--locked cannot be used with offline: the archive determines the image"
         )
     given = {"force": force, "command_line": command_line("build_container.py")}
-    paths = call.paths_here() if mode == "download" else call.paths
-    env = call.environment(choice=call.builder(), paths=paths)
+    paths = invocation.paths_here() if mode == "download" else invocation.paths
+    env = invocation.environment(choice=invocation.builder(), paths=paths)
     digest = recorded_digest(env) if locked else ""
     if mode == "download":
         lines = download_lines(env, digest=digest, **given)
     else:
         offline = mode == "offline"
         lines = build_lines(env, digest=digest, offline=offline, **given)
-    script = render(call.title(f"build_container.py {mode}"), lines)
-    call.finish(script, "build_container.py")
+    script = render(invocation.title(f"build_container.py {mode}"), lines)
+    invocation.finish(script, "build_container.py")

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from lib.commands import Call, command_line
+from lib.commands import Invocation, command_line
 from lib.commands.options import Mode, WrongCall, script_options
 from lib.packages import overlay
 from lib.packages.list import list_overlays, overlays_as_json
@@ -33,7 +33,7 @@ _NAME = "build_overlay.py"
 @click.option("--force", is_flag=True, help="Rebuild even if it exists, to get newer packages.")
 @script_options
 def build_overlay(
-    call: Call,
+    invocation: Invocation,
     mode: str,
     pip_options: tuple[str, ...],
     print_path: bool,
@@ -70,26 +70,28 @@ def build_overlay(
             "pass pip options after --: python3 build_overlay.py download -- OPTION...",
         )
     if print_path:
-        packages = Packages(call.settings, call.paths)
-        call.show(f"{_NAME} --print-path", lambda: Report(f"{overlay.overlay_link(packages)}\n"))
+        packages = Packages(invocation.settings, invocation.paths)
+        invocation.show(
+            f"{_NAME} --print-path", lambda: Report(f"{overlay.overlay_link(packages)}\n")
+        )
         return
     if show:
         report = overlays_as_json if as_json else list_overlays
-        call.show(f"{_NAME} --list", lambda: report(call.environment()))
+        invocation.show(f"{_NAME} --list", lambda: report(invocation.environment()))
         return
     if prune:
-        lines = overlay.prune_lines(call.settings, call.paths, asked=yes)
+        lines = overlay.prune_lines(invocation.settings, invocation.paths, asked=yes)
     elif mode == "download":
-        here = call.paths_here()
+        here = invocation.paths_here()
         typed = command_line(_NAME)
-        env = call.environment(choice=call.target_runtime(here), paths=here)
+        env = invocation.environment(choice=invocation.target_runtime(here), paths=here)
         lines = overlay.download_lines(env, typed)
     else:
         lines = overlay.build_lines(
-            call.environment("set_up"),
+            invocation.environment("set_up"),
             offline=mode == "offline",
             force=force,
             command_line=command_line(_NAME),
         )
-    script = render(call.title(f"{_NAME} {mode}"), lines)
-    call.finish(script, _NAME, pip_options)
+    script = render(invocation.title(f"{_NAME} {mode}"), lines)
+    invocation.finish(script, _NAME, pip_options)

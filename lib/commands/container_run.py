@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from lib.commands import LAUNCH, Call, launch
+from lib.commands import LAUNCH, Invocation, launch
 from lib.commands.options import complete, script_options
 from lib.configuration.paths import check_roots
-from lib.script.command import call as shown
+from lib.script.command import call
 from lib.script.errors import print_messages
 
 
@@ -26,19 +26,21 @@ from lib.script.errors import print_messages
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete("command"))
 @script_options
-def container_run(call: Call, online: bool, launcher: str | None, command: tuple[str, ...]) -> None:
+def container_run(
+    invocation: Invocation, online: bool, launcher: str | None, command: tuple[str, ...]
+) -> None:
     """Run COMMAND, or an interactive shell, inside the environment.
 
     Put options before COMMAND; all later arguments are passed to it unchanged. The exit code is
     COMMAND's.
     """
-    if launcher and not call.dry_run:
+    if launcher and not invocation.dry_run:
         from lib.jobs.launcher import write_launcher  # an ordinary launch does not pay for it
 
-        job = call.environ.get("SLURM_JOB_ID", "")
-        env = call.environment("job" if job else "ranks")
+        job = invocation.environ.get("SLURM_JOB_ID", "")
+        env = invocation.environment("job" if job else "ranks")
         check_roots(env.paths)  # ranks do not
-        write_launcher(env, Path(launcher), online=online, job=job, title=call.title(LAUNCH))
-        print_messages(next=shown("srun", launcher, "COMMAND"))
+        write_launcher(env, Path(launcher), online=online, job=job, title=invocation.title(LAUNCH))
+        print_messages(next=call("srun", launcher, "COMMAND"))
     else:
-        launch(call, command, online=online, purpose="ranks" if launcher else "run")
+        launch(invocation, command, online=online, purpose="ranks" if launcher else "run")

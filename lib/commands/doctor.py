@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from lib import ROOT
-from lib.commands import Call, print_no_script
+from lib.commands import Invocation, print_no_script
 from lib.commands.options import WrongCall, complete, plain_options
 from lib.commands.verbs import WithVerbs, find_verbs
 from lib.configuration.sites import load_machines
 from lib.doctor import checks
-from lib.doctor.report import Report, exit_on_signals
+from lib.doctor.report import Diagnosis, exit_on_signals
 from lib.script.errors import LongshipError, suggest
 
 json_option = click.option(
@@ -45,16 +45,16 @@ def doctor(
         print_no_script("Longship: doctor.py")
         return
     exit_on_signals()
-    report = Report(as_json=as_json)
+    report = Diagnosis(as_json=as_json)
     try:
-        settings = checked_call(options).settings
+        settings = checked_invocation(options).settings
     except LongshipError as error:
         checks.diagnose_without_settings(Path(ROOT), error, report)
         return
     checks.diagnose(settings, report)
 
 
-def checked_call(options: Mapping[str, str], *, dry_run: bool = False) -> Call:
+def checked_invocation(options: Mapping[str, str], *, dry_run: bool = False) -> Invocation:
     """Read the configuration, and check the file of every site; a launch checks that of its own."""
     load_machines(Path(ROOT))
-    return Call.read(options, dry_run=dry_run)
+    return Invocation.read(options, dry_run=dry_run)

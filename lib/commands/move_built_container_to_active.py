@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.commands.options import complete, script_options
 from lib.images import versions
 from lib.images.list import images_as_json, list_images
@@ -27,7 +27,7 @@ _NAME = "move_built_container_to_active.py"
 @click.option("--prune", is_flag=True, help="Delete inactive versions that no job has pinned.")
 @script_options
 def move_built_container_to_active(
-    call: Call, show: bool, as_json: bool, rollback: bool, use: str | None, prune: bool
+    invocation: Invocation, show: bool, as_json: bool, rollback: bool, use: str | None, prune: bool
 ) -> None:
     """Verify the new image and make it the active image.
 
@@ -39,9 +39,11 @@ def move_built_container_to_active(
         raise click.UsageError("--json requires --list")
     if show:
         report = images_as_json if as_json else list_images
-        call.show(f"{_NAME} --list", lambda: report(call.environment(choice=call.builder())))
+        invocation.show(
+            f"{_NAME} --list", lambda: report(invocation.environment(choice=invocation.builder()))
+        )
         return
-    env = call.environment(choice=call.builder())
+    env = invocation.environment(choice=invocation.builder())
     following = env.packages.steps or [SET_UP_COMMAND]
     if rollback or use is not None:
         lines = versions.use_lines(env, following, use)
@@ -49,4 +51,4 @@ def move_built_container_to_active(
         lines = versions.prune_lines(env)
     else:
         lines = versions.move_lines(env, following)
-    call.finish(render(call.title(_NAME), lines), _NAME)
+    invocation.finish(render(invocation.title(_NAME), lines), _NAME)

@@ -10,7 +10,7 @@ from typing import Any, Callable
 import click
 
 from lib import VERSION
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.commands.verbs import find_command
 from lib.script.errors import LongshipError, closest, suggest
 
@@ -72,13 +72,13 @@ def complete(kind: str) -> Callable[..., list]:
 
 
 def script_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that every entry script has; it receives a `Call`."""
+    """Give a command the options that every entry script has; it receives an `Invocation`."""
 
     @functools.wraps(function)
-    def with_call(*, dry_run: bool, options: Mapping[str, str], **others: Any) -> None:
-        function(Call.read(options, dry_run=dry_run), **others)
+    def with_invocation(*, dry_run: bool, options: Mapping[str, str], **others: Any) -> None:
+        function(Invocation.read(options, dry_run=dry_run), **others)
 
-    return plain_options(with_call)
+    return plain_options(with_invocation)
 
 
 def plain_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from lib.commands import Call, command_line
+from lib.commands import Invocation, command_line
 from lib.commands.options import Mode, WrongCall, script_options
 from lib.packages import set_up as steps
 from lib.script.render import render
@@ -25,7 +25,12 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
 @click.option("--force", is_flag=True, help="With install, offline: rebuild the venv.")
 @script_options
 def set_up(
-    call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abort: bool, force: bool
+    invocation: Invocation,
+    mode: str,
+    pip_options: tuple[str, ...],
+    go_on: bool,
+    abort: bool,
+    force: bool,
 ) -> None:
     r"""Install repositories, Python packages, models and datasets on top of the image.
 
@@ -55,17 +60,19 @@ def set_up(
     if force and mode not in ("install", "offline"):
         raise click.UsageError("use --force only with install or offline")
     if mode == "download":
-        here = call.paths_here()
+        here = invocation.paths_here()
         typed = command_line("set_up.py")
-        env = call.environment(choice=call.target_runtime(here), paths=here)
+        env = invocation.environment(choice=invocation.target_runtime(here), paths=here)
         lines = steps.download_lines(env, typed)
     elif go_on or abort or mode == "save-patches":
         action = "continue" if go_on else "abort" if abort else "save-patches"
         typed = command_line("set_up.py")
-        lines = steps.repositories_alone_lines(call.settings, call.paths, action, typed)
+        lines = steps.repositories_alone_lines(invocation.settings, invocation.paths, action, typed)
     elif mode == "update":
-        lines = steps.update_lines(call.environment("set_up"))
+        lines = steps.update_lines(invocation.environment("set_up"))
     else:
-        env = call.environment("set_up")
+        env = invocation.environment("set_up")
         lines = steps.install_lines(env, force=force, offline=mode == "offline")
-    call.finish(render(call.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options)
+    invocation.finish(
+        render(invocation.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options
+    )

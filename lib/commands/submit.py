@@ -9,7 +9,7 @@ from typing import Any, Callable
 import click
 
 from lib import ROOT
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.commands.options import WrongCall, complete, script_options
 from lib.commands.verbs import WithVerbs
 from lib.configuration.sites import load_machines
@@ -19,7 +19,7 @@ from lib.jobs.options import Option, is_option, split_typed
 from lib.jobs.preview import preview
 from lib.jobs.request import Asked
 from lib.jobs.submit import request_of, submit_lines
-from lib.script.command import call as line
+from lib.script.command import call
 from lib.script.render import render
 
 _NAME = "submit.py"
@@ -40,7 +40,7 @@ class JobCommand(click.Command):
             words = [each for each in typed if each != job]
             raise WrongCall(
                 f"{first} is an option of sbatch, which must follow {subject.metavar}",
-                line("python3", *ctx.command_path.split(), job or subject.metavar, *words, *after),
+                call("python3", *ctx.command_path.split(), job or subject.metavar, *words, *after),
             )
         if first.startswith("-"):
             own = [name for each in self.params for name in each.opts]
@@ -60,12 +60,13 @@ class _Submit(WithVerbs, JobCommand):
 def submission_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a submission, and those of sbatch.
 
-    It receives a `Call`, the options of sbatch as ``typed``, ``arguments`` of the job, and `Asked`.
+    It receives an `Invocation`, the options of sbatch as ``typed``, ``arguments`` of the job, and
+    `Asked`.
     """
     extras = hooks("OPTIONS")
 
     @functools.wraps(function)
-    def with_asked(call: Call, words: tuple[str, ...], **values: Any) -> None:
+    def with_asked(invocation: Invocation, words: tuple[str, ...], **values: Any) -> None:
         own = [name for each in click.get_current_context().command.params for name in each.opts]
         typed, arguments = split_typed(words, [name[2:] for name in own if name.startswith("--")])
         of_extras = {
@@ -73,8 +74,8 @@ def submission_options(function: Callable[..., None]) -> Callable[..., None]:
             for extra, options in extras.items()
         }
         given = {name: values.pop(name) for name in Asked._fields if name in values}
-        asked = Asked(options=call.options, extras=of_extras, **given)
-        function(call, typed=typed, arguments=arguments, asked=asked, **values)
+        asked = Asked(options=invocation.options, extras=of_extras, **given)
+        function(invocation, typed=typed, arguments=arguments, asked=asked, **values)
 
     command = script_options(with_asked)
     command.__click_params__ += [each for options in extras.values() for each in options][::-1]
@@ -115,7 +116,7 @@ def submission_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("job", metavar="SITE/JOB.sbatch", shell_complete=complete("job"))
 @submission_options
 def submit(
-    call: Call, job: str, typed: list[Option], arguments: tuple[str, ...], asked: Asked
+    invocation: Invocation, job: str, typed: list[Option], arguments: tuple[str, ...], asked: Asked
 ) -> None:
     r"""Check a job script, estimate its cost and submit it.
 
@@ -133,9 +134,9 @@ def submit(
     """
     read = read_job_file(Path(ROOT), job, verbs=(str(each.name) for each in submit.shown_verbs()))
     machines = load_machines(Path(ROOT))
-    check_machine(Path(ROOT), read, call.settings.machine.name, machines)
+    check_machine(Path(ROOT), read, invocation.settings.machine.name, machines)
     if read.machine in machines:
-        call = call.changed(machine=read.machine)
-    request = request_of(call.environment("job"), read, typed, arguments, asked)
-    script = render(call.title(f"submit.py {job}"), submit_lines(request))
-    call.finish(script, _NAME, later=lambda: preview(request, call.title))
+        invocation = invocation.changed(machine=read.machine)
+    request = request_of(invocation.environment("job"), read, typed, arguments, asked)
+    script = render(invocation.title(f"submit.py {job}"), submit_lines(request))
+    invocation.finish(script, _NAME, later=lambda: preview(request, invocation.title))

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from lib.commands import Call, note_lost_names
+from lib.commands import Invocation, note_lost_names
 from lib.configuration.snapshot import resolved
 from lib.jobs import start
 from lib.jobs.launcher import job_launcher
@@ -27,22 +27,24 @@ def begin(machine: str, arguments: tuple[str, ...]) -> None:
     and creates the run directory: launcher, configuration.json, slurm.txt, and start.bash, which
     the job script sources. It prints the path of that directory.
     """
-    call = Call.read({"machine": machine}, dry_run=False)
+    invocation = Invocation.read({"machine": machine}, dry_run=False)
     given = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     text = given.decode(errors="surrogateescape")
-    facts = slurm_facts(text, call.environ.get("SLURM_JOB_NAME", ""))
-    note_lost_names(call.environ)
-    env = call.environment("job")
-    start.check_own(env.paths, call.environ.get("LONGSHIP_CONFIGURATION", ""))
+    facts = slurm_facts(text, invocation.environ.get("SLURM_JOB_NAME", ""))
+    note_lost_names(invocation.environ)
+    env = invocation.environment("job")
+    start.check_own(env.paths, invocation.environ.get("LONGSHIP_CONFIGURATION", ""))
     restarted = facts.get("Restarts", "0") != "0"
-    cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
+    cluster = invocation.environ.get("SLURM_CLUSTER_NAME", "")
     run = start.make_run_directory(env.paths, facts, cluster, restarted=restarted)
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.json", resolved(env.settings))
     begun = start.start_of(env, run, facts, arguments)
-    named = job_launcher(begun, restarted=restarted, title=call.title(begun.usage("launcher")))
+    named = job_launcher(
+        begun, restarted=restarted, title=invocation.title(begun.usage("launcher"))
+    )
     for name, (_, lines) in begun.scripts.items():
-        write_file(run / name, render(call.title(begun.usage(name)), lines))
-    title, lines = call.title(begun.usage("start.bash")), start.start_lines(begun, named)
+        write_file(run / name, render(invocation.title(begun.usage(name)), lines))
+    title, lines = invocation.title(begun.usage("start.bash")), start.start_lines(begun, named)
     write_file(run / "start.bash", render(title, lines, sourced=True))
     click.echo(run)

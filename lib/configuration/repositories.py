@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from lib.configuration.layers import Settings
-from lib.configuration.schema import Repository, entry_name
+from lib.configuration.schema import RepositoryEntry, entry_name
 from lib.script.errors import LongshipError
 from lib.script.secrets import LOGIN
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 
 
-def configured_repositories(settings: Settings) -> tuple[Repository, ...]:
+def configured_repositories(settings: Settings) -> tuple[RepositoryEntry, ...]:
     """Return the configured repositories of all layers; each has a URL without a password."""
     return tuple(
         _repository(entry, settings.origins["repositories"])
@@ -22,7 +22,7 @@ def configured_repositories(settings: Settings) -> tuple[Repository, ...]:
     )
 
 
-def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
+def _repository(entry: Mapping[str, Any], origin: str) -> RepositoryEntry:
     name = entry_name(entry)
     if not entry.get("url"):
         raise LongshipError(
@@ -46,4 +46,4 @@ def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
                 f"{origin}: {key} of repository {name} contains a password",
                 "remove it, and use a credential helper: git help credentials",
             )
-    return Repository(**{**entry, "name": name})
+    return RepositoryEntry(**{**entry, "name": name})

@@ -20,7 +20,7 @@ def allowed_runtimes() -> Strings:
     return ("auto", *runtime_names())
 
 
-class Repository(NamedTuple):
+class RepositoryEntry(NamedTuple):
     """One of the [[repositories]]."""
 
     name: Annotated[str, "name of its directory (default: the last part of the URL)"] = ""
@@ -84,7 +84,7 @@ class Container(NamedTuple):
     patched_files: Annotated[StringTable, "files of the image, each replaced by your own"] = {}
 
 
-class Packages(NamedTuple):
+class PackageKeys(NamedTuple):
     """[packages]: what is installed on top of the image."""
 
     requirements: Annotated[str, 'a pip requirements file; "" for none'] = (
@@ -103,7 +103,7 @@ class Packages(NamedTuple):
     work_dir: Annotated[str, "build directory of the overlay (default: in scratch_dir)"] = ""
 
 
-class Environment(NamedTuple):
+class EnvironmentKeys(NamedTuple):
     """[environment]: the variables that the program inside finds."""
 
     unset: Annotated[
@@ -146,7 +146,7 @@ class Configuration(NamedTuple):
     machine: Annotated[str, "auto: detected; or a name from a site.toml"] = "auto"
     stack: Annotated[str, "a directory under stacks/"] = "pytorch"
     repositories: Annotated[
-        tuple[Mapping[str, Any], ...], "external repositories", keys_of(Repository)
+        tuple[Mapping[str, Any], ...], "external repositories", keys_of(RepositoryEntry)
     ] = ()
     assets: Annotated[
         tuple[Mapping[str, Any], ...], "models and datasets", keys_of(AssetEntry)
@@ -155,8 +155,8 @@ class Configuration(NamedTuple):
     project: Project = Project()
     paths: PathRoots = PathRoots()
     container: Container = Container()
-    packages: Packages = Packages()
-    environment: Environment = Environment()
+    packages: PackageKeys = PackageKeys()
+    environment: EnvironmentKeys = EnvironmentKeys()
     jobs: Jobs = Jobs()
 
 

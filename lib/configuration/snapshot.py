@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from lib.configuration.layers import Settings
-from lib.configuration.schema import TABLES, Environment
+from lib.configuration.schema import TABLES, EnvironmentKeys
 from lib.script.errors import LongshipError
 from lib.script.secrets import LOGIN, NAME, has_secret
 
@@ -36,7 +36,7 @@ def looks_secret(name: str) -> bool:
     return re.search(_SECRET, name) is not None
 
 
-def refuse_secrets(environment: Environment, origins: Mapping[str, str]) -> None:
+def refuse_secrets(environment: EnvironmentKeys, origins: Mapping[str, str]) -> None:
     """Stop if environment.set contains a secret: others can read launchers and records."""
     for error in refused_secrets(environment, origins).values():
         raise error
@@ -53,7 +53,7 @@ def without_secrets(settings: Settings) -> Settings:
 
 
 def refused_secrets(
-    environment: Environment, origins: Mapping[str, str]
+    environment: EnvironmentKeys, origins: Mapping[str, str]
 ) -> dict[str, LongshipError]:
     """Return the error for each secret in environment.set, by variable."""
     found = {}

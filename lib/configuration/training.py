@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import ROOTED, Paths, expand
-from lib.configuration.schema import Environment
+from lib.configuration.schema import EnvironmentKeys
 from lib.configuration.stacks import Setting
 from lib.script.errors import LongshipError, suggest
 
@@ -146,7 +146,7 @@ class Training(NamedTuple):
                         )
 
 
-def hub_cache(environment: Environment, paths: Paths) -> Path:
+def hub_cache(environment: EnvironmentKeys, paths: Paths) -> Path:
     """Return the cache of the hub: HF_HOME of the environment inside.
 
     Variables are set as they are written: the libraries would expand ~, and a script would not.

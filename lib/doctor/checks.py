@@ -18,7 +18,7 @@ from lib.configuration.paths import Paths, derive_paths, expand
 from lib.configuration.schema import KEYS
 from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, without_secrets
 from lib.doctor import network, node, software
-from lib.doctor.report import Finding, Report, problem
+from lib.doctor.report import Diagnosis, Finding, problem
 from lib.runtimes.choice import Choice, choose_runtime
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
@@ -38,7 +38,7 @@ _TOKEN_FILES = (".cache/huggingface/token", ".netrc", ".git-credentials")
 _NAMED_BY_USERS = ("environment.set", "training")  # tables whose keys users choose
 
 
-def diagnose(settings: Settings, report: Report) -> None:
+def diagnose(settings: Settings, report: Diagnosis) -> None:
     """Check the machine and the configuration; an error of either is one of the findings."""
     machine, run = settings.machine, report.run
     _check_clone(settings.root, report)
@@ -75,7 +75,7 @@ def _checks_of_packages() -> Iterator[tuple[str, Callable[[Settings], Iterator[F
         yield path.parent.name, import_module(module).findings
 
 
-def diagnose_without_settings(root: Path, error: LongshipError, report: Report) -> None:
+def diagnose_without_settings(root: Path, error: LongshipError, report: Diagnosis) -> None:
     """Report the error of an invalid configuration, and check what needs none."""
     run = report.run
     _check_clone(root, report)
@@ -93,13 +93,13 @@ def diagnose_without_settings(root: Path, error: LongshipError, report: Report) 
     report.end()
 
 
-def _check_clone(root: Path, report: Report) -> None:
+def _check_clone(root: Path, report: Diagnosis) -> None:
     report.run("node", node.find_node)
     report.run("clone", lambda: node.find_clone(root))
     report.run("python", lambda: node.find_python(root))
 
 
-def _check_directories(settings: Settings, paths: Paths, report: Report) -> None:
+def _check_directories(settings: Settings, paths: Paths, report: Diagnosis) -> None:
     run, keys = report.run, {getattr(paths, key): key for key in _ROOTS}
     for directory in dict.fromkeys(paths.roots):
         (topic, room), setting = _ROOTS[keys[directory]], f"paths.{keys[directory]}"
@@ -155,7 +155,7 @@ def as_toml(value: Any, name: str = "", *, masked: bool = False) -> str:
 # ---------- network and secrets
 
 
-def _check_network(offline: Path | None, servers: list[str], report: Report) -> None:
+def _check_network(offline: Path | None, servers: list[str], report: Diagnosis) -> None:
     report.run("proxy", network.find_proxies)
     report.run("certificates", network.find_certificates)
     report.run("network", lambda: network.find_servers(offline, servers))

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from lib.configuration.tables import find_files
 from lib.doctor.report import Finding, bash, ok, problem, warning
-from lib.script.execute import output
+from lib.script.execute import read_output
 from lib.script.records import content_of
 from lib.script.worker import in_parallel
 
@@ -139,7 +139,7 @@ def _ask(url: str) -> tuple[int, str]:
         command = (
             "curl --silent --output /dev/null --max-time 8 --write-out %{http_code} --config -"
         )
-        status, code = output(command.split(), 15, given=f'url = "{quoted}"\n')
+        status, code = read_output(command.split(), 15, given=f'url = "{quoted}"\n')
         return code, status
     try:
         with urllib.request.urlopen(re.sub("://.*@", "://", url), timeout=8) as answer:

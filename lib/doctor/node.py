@@ -23,7 +23,7 @@ from lib.doctor.report import Finding, asked, bash, ok, problem, warning
 from lib.jobs.status import last_error
 from lib.script.command import call
 from lib.script.errors import LongshipError, check_owner, write_error
-from lib.script.execute import output, succeeds
+from lib.script.execute import read_output, succeeds
 from lib.script.output import size_text
 from lib.script.records import content_of
 from lib.script.trust import refuse_default_acl
@@ -58,7 +58,7 @@ def own_user() -> str:
 def find_clone(root: Path) -> Iterator[Finding]:
     """Report the version and the commit of this repository."""
     describe = ["describe", "--always", "--tags", "--dirty=, with changes"]
-    text, code = output(["env", "LC_ALL=C", "git", "-C", str(root), *describe], 20)
+    text, code = read_output(["env", "LC_ALL=C", "git", "-C", str(root), *describe], 20)
     try:
         check_owner(text, str(root))
         at = "plain files, no history of git" if code else text.strip()
@@ -69,7 +69,7 @@ def find_clone(root: Path) -> Iterator[Finding]:
 
 def find_python(root: Path) -> Iterator[Finding]:
     """Check the Python that users and jobs call."""
-    text, code = output(["python3", "--version"], 20)
+    text, code = read_output(["python3", "--version"], 20)
     packages = "the packages of .venv" if (root / ".venv").is_dir() else "its packages"
     shown = f"{'no python3' if code else text.strip()} and {packages}"
     yield from asked("python", call("check_python", root), text=shown)
@@ -201,7 +201,9 @@ def find_leftovers(root: Path, project: Path, scratch: Path) -> Iterator[Finding
         text = f"{owner} no longer runs, but its lock exists: {lock}, of {seen}"
         yield warning("locks", text, f"rm -r {quote(lock)}; or let the next command take it over")
     if unfinished:
-        sizes = re.findall(r"^(\d+)\t", output(["du", "-skc", "--", *unfinished], 30).text, re.M)
+        sizes = re.findall(
+            r"^(\d+)\t", read_output(["du", "-skc", "--", *unfinished], 30).text, re.M
+        )
         size = size_text(int((sizes or ["0"])[-1]) << 10)
         text = f"{len(unfinished)} unfinished for over an hour, {size}: {' '.join(unfinished)}"
         yield warning("leftovers", text, call("rm", "-r", *unfinished))
@@ -241,7 +243,7 @@ def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]
 
 def _setuid_rights(runtime: str) -> tuple[bool, bool]:
     """Tell whether a runtime is installed setuid, and whether it then mounts by the kernel."""
-    told = output([runtime, "buildcfg"], 20).text
+    told = read_output([runtime, "buildcfg"], 20).text
     facts = dict(re.findall(r"^(?:\w+_)?(LIBEXECDIR|CONF_FILE)=(.+)", told, re.MULTILINE))
     starter = Path(facts.get("LIBEXECDIR", "/nowhere"), runtime, "bin/starter-suid")
     setuid = starter.exists() and bool(starter.stat().st_mode & stat.S_ISUID)
@@ -297,7 +299,7 @@ def find_gpus(machine: Machine | None) -> Generator[Finding, None, Driver]:
 
 
 def _find_nvidia() -> Generator[Finding, None, Driver]:
-    text, code = output(["nvidia-smi"], 30)
+    text, code = read_output(["nvidia-smi"], 30)
     if code:
         reason = text.partition("\n")[0] or "no response within 30 seconds"
         yield _broken_gpu(f"nvidia-smi: {reason}")
@@ -305,7 +307,9 @@ def _find_nvidia() -> Generator[Finding, None, Driver]:
     # since driver 610 it is the CUDA UMD Version
     cuda = re.search(r"CUDA (?:UMD )?Version: *(\d+\.\d+)", text)
     driver = re.search(r"NVIDIA-SMI ([\d.]+)", text)
-    names = re.findall(r"^GPU \d+: (.*?)(?: \(UUID|$)", output(["nvidia-smi", "-L"], 30).text, re.M)
+    names = re.findall(
+        r"^GPU \d+: (.*?)(?: \(UUID|$)", read_output(["nvidia-smi", "-L"], 30).text, re.M
+    )
     version, newest = (found[1] if found else "unknown" for found in (driver, cuda))
     gpus = f"{len(names)} x {(names or [''])[0]}"
     yield ok("GPU", f"{gpus}, driver {version}, for CUDA up to {newest}")
@@ -324,7 +328,7 @@ def find_slurm(machine: Machine | None, account: str) -> Iterator[Finding]:
     """Check that Slurm responds, has the site's partitions, and knows the account."""
     partitions = list(machine.partitions) if machine else []
     expected = machine.name if machine and (machine.required or partitions) else ""
-    text, code = output(["sinfo", "--noheader", "--format=%R"], 10)
+    text, code = read_output(["sinfo", "--noheader", "--format=%R"], 10)
     listed = ", ".join(text.split())
     missing = ", ".join(each for each in partitions if each not in text.split())
     if code == 127 and expected:
@@ -350,7 +354,7 @@ def find_slurm(machine: Machine | None, account: str) -> Iterator[Finding]:
 def _find_account(account: str) -> Iterator[Finding]:
     """Compare the account with those of the user, if Slurm lists them."""
     command = "sacctmgr --noheader --parsable2 show associations format=account"
-    text, code = output([*command.split(), f"user={own_user()}"], 10)
+    text, code = read_output([*command.split(), f"user={own_user()}"], 10)
     accounts = [] if code else sorted(set(text.split()))
     listed = ", ".join(accounts)
     if accounts and not account:

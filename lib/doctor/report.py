@@ -13,7 +13,7 @@ from typing import Callable
 
 from lib import VERSION
 from lib.script.errors import LongshipError, offline_modes, paint, printable
-from lib.script.execute import Output, output
+from lib.script.execute import Output, read_output
 from lib.script.output import Finding, as_json, ok, problem, warning
 from lib.script.render import render
 
@@ -29,7 +29,7 @@ def hangs(topic: str) -> Finding:
     return problem(topic, "no response within a minute", fix)
 
 
-class Report:
+class Diagnosis:
     """Prints each finding at once, or everything as JSON at the end."""
 
     def __init__(self, *, as_json: bool, widths: tuple[int, int] = (7, 13)) -> None:
@@ -111,7 +111,7 @@ def show(text: str) -> None:
 def bash(*lines: str, seconds: float = _PATIENCE) -> Output:
     """Run lines of bash with the functions of lib/ that they use."""
     script = render("Longship: a check of doctor.py", lines)
-    return output(["bash", "-c", script, "doctor.py"], seconds)
+    return read_output(["bash", "-c", script, "doctor.py"], seconds)
 
 
 def messages_in(text: str, topic: str) -> list[Finding]:

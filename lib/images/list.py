@@ -15,7 +15,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.image import active_image, check_usable
 from lib.runtimes.runtime import answer_lines
 from lib.script.errors import printable
-from lib.script.execute import output
+from lib.script.execute import read_output
 from lib.script.output import Report, as_json, columns, number, size_text
 from lib.script.records import content_of, readable_values
 from lib.script.render import render
@@ -158,6 +158,6 @@ def find_damages(files: Sequence[Path], answers: Sequence[str] = ()) -> dict[str
     """
     plan = 'for file in "$@"; do image_damage "$file"; printf "damage: %s\\n" "$REPLY"; done'
     command = ["bash", "-c", render("damages", [*answers, plan]), "damages", *map(str, files)]
-    text = output(command, _PROBE_SECONDS).text if files else ""
+    text = read_output(command, _PROBE_SECONDS).text if files else ""
     found = re.findall("^damage: (.*)", text, re.MULTILINE)
     return dict(zip(map(str, files), chain(found, repeat("the image cannot be checked"))))

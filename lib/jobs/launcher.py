@@ -50,7 +50,7 @@ def write_launcher(
         _pin_files(env, env.files, file, job)
         lines = run_lines(env, online=online)
         # another one may have been activated meanwhile: the launcher must start what is pinned
-        latest = env._replace()
+        latest = env.afresh()
         if env.files == latest.files:
             write_file(file, render(title, lines), 0o755)
             return env.files

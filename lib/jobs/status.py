@@ -21,7 +21,7 @@ from lib.jobs.cost import cost_of_run
 from lib.jobs.runs import values_of
 from lib.jobs.size import array_tasks
 from lib.script.errors import LongshipError, printable
-from lib.script.execute import output
+from lib.script.execute import read_output
 from lib.script.output import Report, as_json, columns, number
 from lib.script.records import (
     earlier_seconds,
@@ -130,7 +130,7 @@ def _listed_jobs() -> str:
             "run this command on a login node",
         )
     # a length of 0: all tasks of an array that wait
-    text, code = output(
+    text, code = read_output(
         ["env", "SLURM_BITSTR_LEN=0", "squeue", "--me", "--noheader", f"--format={_FORMAT}"], 30
     )
     if code and "configuration source" in text:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, check_shared
-from lib.configuration.repositories import Repository
+from lib.configuration.repositories import RepositoryEntry
 from lib.configuration.sites import own_arch
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_name
@@ -89,7 +89,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     ]
 
 
-def _add_line(paths: Paths, repository: Repository) -> str:
+def _add_line(paths: Paths, repository: RepositoryEntry) -> str:
     name, install = repository.name, repository.install
     extras = f"[{','.join(repository.extras)}]" if repository.extras else ""
     words = {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import ROOTED, Paths, expand, is_below
-from lib.configuration.schema import Environment
+from lib.configuration.schema import EnvironmentKeys
 from lib.configuration.snapshot import refuse_secrets
 from lib.configuration.training import Training
 from lib.script.command import call, export, wrapped
@@ -70,7 +70,7 @@ class Bind(NamedTuple):
     read_only: bool = False
 
 
-def unset_lines(environment: Environment) -> list[str]:
+def unset_lines(environment: EnvironmentKeys) -> list[str]:
     """Return the lines that unset what must not leak from the host."""
     words: list[str] = []
     for each in (*UNSET, *environment.unset):

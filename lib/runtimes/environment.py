@@ -122,6 +122,10 @@ class Environment(_Given):
         venv = self.packages.venv
         return str(pinned(venv)) if venv else ""
 
+    def afresh(self) -> Environment:
+        """Return the same environment, which looks again for what is active now."""
+        return self._replace()  # nothing that was found is kept
+
     @property
     def files(self) -> dict[str, str]:
         """Image, overlay and venv by these names, to be held."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.configuration.repositories import Repository, configured_repositories
+from lib.configuration.repositories import RepositoryEntry, configured_repositories
 from lib.script.errors import LongshipError
 
 # The mount point of an overlay, and the path that it is built at; users of Olivia know it.
@@ -58,7 +58,7 @@ class Packages(NamedTuple):
         return self.paths.overlays / f"{name}_{digest[:12]}_{self.paths.arch}.sqsh"
 
     @property
-    def installed(self) -> list[Repository]:
+    def installed(self) -> list[RepositoryEntry]:
         """The repositories that are installed or have an install script."""
         found = configured_repositories(self.settings)
         return [each for each in found if each.install != "none" or each.script]

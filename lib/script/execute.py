@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LONGEST_ARGUMENT = 131071  # bytes: Linux's MAX_ARG_STRLEN
 _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
 
-_ends: list[Callable[[], None]] = []  # each ends a program of `output`
+_ends: list[Callable[[], None]] = []  # each ends a program of `read_output`
 _exiting = False
 
 
@@ -45,7 +45,7 @@ def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[st
 
 def succeeds(command: Sequence[str]) -> bool:
     """Tell whether a command exists and succeeds."""
-    return output(command, _PROBE_SECONDS, discard=True).code == 0
+    return read_output(command, _PROBE_SECONDS, discard=True).code == 0
 
 
 class Output(NamedTuple):
@@ -55,7 +55,7 @@ class Output(NamedTuple):
     code: int
 
 
-def output(
+def read_output(
     command: Sequence[str], seconds: float, *, given: str = "", discard: bool = False
 ) -> Output:
     """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing.
@@ -113,7 +113,7 @@ def output(
 
 @atexit.register
 def _end_all() -> None:
-    """End the programs of `output`; a thread that still runs starts no more of them."""
+    """End the programs of `read_output`; a thread that still runs starts no more of them."""
     global _exiting
     _exiting = True
     for end in list(_ends):

@@ -21,7 +21,7 @@ from lib.doctor import checks, network, node
 from lib.doctor import report as reports
 from lib.doctor.checks import configured_values
 from lib.doctor.node import Driver
-from lib.doctor.report import Report, asked, bash, ok, problem, warning
+from lib.doctor.report import Diagnosis, asked, bash, ok, problem, warning
 from lib.doctor.software import find_gpus_inside
 from lib.script.command import call
 from lib.script.errors import LongshipError
@@ -54,7 +54,7 @@ def servers(monkeypatch):
     """Let no program be there, and no server answer; give the URLs that are asked."""
     urls = []
     for module in (reports, node, network):
-        monkeypatch.setattr(module, "output", lambda *_, **__: Output("", 127))
+        monkeypatch.setattr(module, "read_output", lambda *_, **__: Output("", 127))
     for module in (checks, node):
         monkeypatch.setattr(module, "succeeds", lambda _: False)
     monkeypatch.setattr(network, "_ask", lambda url: urls.append(url) or (7, ""))
@@ -66,7 +66,7 @@ def told(servers, capsys):
     """Give a function that returns what is found of settings, or of an error of theirs."""
 
     def told(settings):
-        report = Report(as_json=True)
+        report = Diagnosis(as_json=True)
         with pytest.raises(SystemExit):
             if isinstance(settings, LongshipError):
                 checks.diagnose_without_settings(Path(ROOT), settings, report)
@@ -220,7 +220,7 @@ def test_digest_of_an_image_is_no_password(tmp_path):
 
 
 def test_json_holds_whatever_names_hold(hostile_arguments, capsys):
-    report = Report(as_json=True)
+    report = Diagnosis(as_json=True)
     for each in hostile_arguments:
         report.add(warning("topic", each, each))
     report.end([("key", each, "origin") for each in hostile_arguments])
@@ -244,7 +244,7 @@ def finding_of(state):
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_only_a_problem_is_an_exit_code(as_json, states, code, capsys):
-    report = Report(as_json=as_json)
+    report = Diagnosis(as_json=as_json)
     for each in states:
         report.add(finding_of(each))
     ended = 0
@@ -265,7 +265,7 @@ def test_only_a_problem_is_an_exit_code(as_json, states, code, capsys):
 
 def test_text_is_wrapped_and_a_fix_is_not(capsys):
     text, fix = "many words " * 30, "copy this " * 20
-    Report(as_json=False).add(warning("a topic", text, fix))
+    Diagnosis(as_json=False).add(warning("a topic", text, fix))
     *wrapped, fixed = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in wrapped)
     assert len(wrapped) > 4
@@ -287,7 +287,7 @@ def test_user_id_without_a_name_is_told_as_a_number(monkeypatch, servers):
 
 @pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
 def test_colours_are_for_terminals(no_colour, coloured, clean_environment, tmp_path):
-    text = "from lib.doctor.report import *; Report(as_json=False).add(problem('a', 'b', 'c'))"
+    text = "from lib.doctor.report import *; Diagnosis(as_json=False).add(problem('a', 'b', 'c'))"
     environment = {**clean_environment, "NO_COLOR": no_colour, "PYTHONPATH": ROOT}
     command = [sys.executable, "-c", text]
     with Terminal(command, env=environment, cwd=tmp_path, term="xterm") as terminal:
@@ -318,7 +318,7 @@ def test_what_other_scripts_say_becomes_a_finding(check, wanted):
 
 
 def test_check_that_hangs_or_fails_leaves_the_others(monkeypatch, capsys):
-    report = Report(as_json=True)
+    report = Diagnosis(as_json=True)
 
     def hang():
         yield ok("disk", "before")
@@ -357,7 +357,7 @@ def test_interruption_ends_what_was_started(tmp_path):
     mark = tmp_path / "pid"
     text = (
         "import sys; from lib.doctor.report import *; exit_on_signals()\n"
-        "Report(as_json=True).run('it', lambda: asked('it', sys.argv[1]))"
+        "Diagnosis(as_json=True).run('it', lambda: asked('it', sys.argv[1]))"
     )
     command = [sys.executable, "-c", text, f"echo $$ >{call(mark)}; sleep 1000"]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": ROOT}) as process:

@@ -112,9 +112,9 @@ def test_damaged_records_are_listed(record, folder, listed):
 
 def test_images_that_cannot_be_checked_are_listed(listed, monkeypatch):
     """Docker can hang: what is known of the others is kept."""
-    monkeypatch.setattr(image_list, "output", lambda *_: Output("damage: \n", 124))
+    monkeypatch.setattr(image_list, "read_output", lambda *_: Output("damage: \n", 124))
     assert "damaged" not in listed(200).text
-    monkeypatch.setattr(image_list, "output", lambda *_: Output("bash: a warning\n", 124))
+    monkeypatch.setattr(image_list, "read_output", lambda *_: Output("bash: a warning\n", 124))
     assert "  damaged: the image cannot be checked\n" in listed(200).text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.repository import toml
 
-from lib.commands import Call
+from lib.commands import Invocation
 from lib.configuration.runtimes import runtime_names
 from lib.runtimes.choice import (
     choose_builder,
@@ -116,7 +116,7 @@ def test_host_is_what_is_left(repository, install):
 
 def test_choice_and_reason_are_told(repository, install, capfd):
     settings, paths = repository.settings_and_paths()
-    Call(settings, False, {}, {}).environment(paths=paths)
+    Invocation(settings, False, {}, {}).environment(paths=paths)
     told = "running directly on this machine, without a container (no container runtime found)"
     assert capfd.readouterr().err == f"note: {told}\n"
 

@@ -8,7 +8,7 @@ import pytest
 from support import processes
 
 from lib.script.errors import LongshipError
-from lib.script.execute import output, succeeds, write_file
+from lib.script.execute import read_output, succeeds, write_file
 
 BECOME = """
 import json, os, sys
@@ -106,7 +106,7 @@ def test_command_that_is_tried_makes_no_sound_and_reads_nothing(capfd):
     ],
 )
 def test_output_and_exit_code_of_a_command(command, seconds, expected):
-    assert output(command, seconds) == expected
+    assert read_output(command, seconds) == expected
 
 
 # The signal comes before Python knows that the program has begun: its start is made to wait for it.
@@ -129,7 +129,7 @@ def interrupt(*_):
 
 def look():
     for number in range(3):  # the end of the first one must not start the second
-        execute.output(["sleep", "1000"], 900)
+        execute.read_output(["sleep", "1000"], 900)
 
 interrupted = []
 signal.signal(signal.SIGTERM, interrupt)

@@ -15,7 +15,7 @@ from extras.bundle import pack, tree, unpack
 from extras.bundle.plan import pack_lines, unpack_lines
 from lib import ROOT
 from lib.configuration.sites import own_arch
-from lib.doctor.report import Report, problem
+from lib.doctor.report import Diagnosis, problem
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -245,7 +245,7 @@ def test_hints_name_the_offline_modes_where_a_bundle_was_unpacked(
         expected = f"error: python3 set_up.py install\nhint: {offline if unpacked else hint}\n"
         done = bash(run, call("fail", "python3 set_up.py install", hint))
         assert done.stderr == expected
-        Report(as_json=False).add(problem("packages", "text", hint))
+        Diagnosis(as_json=False).add(problem("packages", "text", hint))
         assert capfd.readouterr().out.endswith(f"fix: {offline if unpacked else hint}\n")
         LongshipError("python3 set_up.py install", hint).print()
         assert capfd.readouterr().err == expected

@@ -22,7 +22,7 @@ from lib import ROOT
 from lib.configuration.layers import load_settings
 from lib.configuration.sites import load_machines
 from lib.configuration.tables import read_toml, toml_reader
-from lib.doctor.report import Report
+from lib.doctor.report import Diagnosis
 from lib.script.execute import Output
 
 tomllib = toml_reader()
@@ -160,7 +160,7 @@ def answers(monkeypatch):
         return texts.get(command[-1], Output("", 127))
 
     for module in (site, site_facts):
-        monkeypatch.setattr(module, "output", output)
+        monkeypatch.setattr(module, "read_output", output)
     monkeypatch.setattr(site_facts, "mounted_formats", lambda _: ["zstd"])
     monkeypatch.setattr(site_facts, "available_modules", lambda _: None)
     monkeypatch.setattr(site, "load_modules", lambda *_: None)
@@ -235,7 +235,7 @@ VALUES = st.text(st.sampled_from("0123456789:-,=ag \t\n\"'\\"), max_size=12)
 def test_no_answer_of_slurm_is_an_error_of_ours(fields):
     text = " ".join(f"{name}={value}" for name, value in fields)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_facts, "output", lambda *_: Output(text, 0))
+        patch.setattr(site_facts, "read_output", lambda *_: Output(text, 0))
         for partition in read_slurm().partitions.values():
             assert isinstance(partition.limits.get("max_nodes", 1), int)
 
@@ -264,7 +264,7 @@ def test_limits_of_the_partitions_qos_count_too(answers):
 
 
 def _findings(compared):
-    report = Report(as_json=True)
+    report = Diagnosis(as_json=True)
     for topic, check in compared.checks():
         report.run(topic, check)
     assert "problem" not in {each.state for each in report.findings}, report.findings
@@ -426,7 +426,7 @@ def test_disk_is_described_with_its_quotas(kind, quota, monkeypatch, tmp_path):
             return Output(f"    7 P {tmp_path}\n", 0)
         return Output(texts.get(command[0], "USR\n3G\n"), 0)
 
-    monkeypatch.setattr(site_facts, "output", output)
+    monkeypatch.setattr(site_facts, "read_output", output)
     assert site_facts.describe_disk(str(tmp_path)) == f"{kind}, 5.0 GB free{quota}"
 
 
