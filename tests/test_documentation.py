@@ -25,6 +25,8 @@ from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.configuration.tables import read_toml
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [str(each) for each in page_paths()]
 COMMANDS = click_commands()

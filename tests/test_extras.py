@@ -184,6 +184,7 @@ def differences(script, other, extras):
 EXTRAS = sorted({owner(path) for path in PYTHON} - {"", "__init__.py"})
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("extra", [*EXTRAS, ""])
 def test_without_an_extra_the_core_prints_the_same_plans(extra, core):
     """And without all."""
@@ -193,6 +194,7 @@ def test_without_an_extra_the_core_prints_the_same_plans(extra, core):
         assert differences(script, other, [extra] if extra else EXTRAS) == [], command
 
 
+@pytest.mark.extras
 def test_script_of_a_removed_extra_says_so(core, run):
     with core.without():
         done = run([sys.executable, core.clone / "bundle.py", "pack", "x"], check=False)
@@ -215,6 +217,7 @@ def greet():
 """
 
 
+@pytest.mark.extras
 def test_files_of_a_new_extra_are_found(core, run):
     folder = core.clone / "extras/mine"
     folder.mkdir()

@@ -21,6 +21,8 @@ from support.stacks import OTHERS, SHIPPED, STACKS, command_of
 from lib import ROOT
 from lib.configuration.sites import load_machines
 
+pytestmark = pytest.mark.extras
+
 GOLDEN = Path(__file__).with_name("golden")
 FOLDERS = {GOLDEN, *GOLDEN_OF.values()}
 INPUTS = {"configuration.toml", "overlay.toml", "requirements.txt"}

@@ -144,6 +144,7 @@ def test_run_tests_makes_its_environment_and_takes_the_tiers(
         assert re.findall(r"test_it.py::test_(\w+)", out) == tiers.split(), arguments
 
 
+@pytest.mark.extras
 def test_tests_of_the_table_run_when_their_directory_changed(root):
     every = set(directories.TABLE)
     assert all(re.fullmatch(r"(tests|extras)/.+/test_\w+\.py", test) for test in every)

@@ -4,6 +4,10 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.extras
+
 TEXT = Path(__file__).with_name("promises.txt").read_text(encoding="utf-8")
 PAGES = re.findall(r"^[^ #\n].*", TEXT, re.MULTILINE)
 ROWS = re.findall(r"^  (.*): (\S+)\.py::(\S+)$", TEXT, re.MULTILINE)

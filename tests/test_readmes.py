@@ -16,6 +16,8 @@ from support.repository import Clone
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack
 
+pytestmark = pytest.mark.extras
+
 try:
     import tomllib
 except ModuleNotFoundError:

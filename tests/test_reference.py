@@ -14,6 +14,8 @@ from writers.commands import WITHOUT, click_commands
 
 from lib.script.render import shell_files
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs/reference"
 COMMANDS = click_commands()

@@ -106,6 +106,7 @@ def scripts():
 SCRIPTS = scripts()
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("folder", sorted(SCRIPTS))
 def test_scripts_of_a_folder_pass(folder, run):
     files = [path for paths in SCRIPTS.values() for path in paths]

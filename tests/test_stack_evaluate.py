@@ -94,6 +94,7 @@ def test_each_machine_that_trains_has_a_job_script_that_evaluates():
     assert {each.replace("training", "evaluation") for each in trains} <= names
 
 
+@pytest.mark.extras("evaluate")
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [

@@ -101,6 +101,7 @@ def check(root, tmp_path):
     return run
 
 
+@pytest.mark.extras("evaluate")
 @pytest.mark.parametrize("without", LLAMA)
 def test_evaluation_of_a_model_without_an_export_is_refused(without, check):
     arguments = [each for each in LLAMA if each != without]
@@ -111,12 +112,14 @@ def test_evaluation_of_a_model_without_an_export_is_refused(without, check):
     assert check(arguments, then="") == ""
 
 
+@pytest.mark.extras("evaluate")
 def test_evaluation_after_mock_data_is_refused(check):
     error, hint = check(LLAMA, configuration="").splitlines()
     assert error == "error: --then evaluate requires a tokenizer, which mock data do not have"
     assert hint.startswith("hint: set data in [training]")
 
 
+@pytest.mark.extras("evaluate")
 def test_evaluation_of_a_llama_is_not_refused(check):
     assert check(LLAMA) == check(" ".join(LLAMA).replace("=", " ").split()) == ""
     assert check([*LLAMA[:2], "--use-rotary-position-embeddings", LLAMA[3]]) == ""

@@ -162,6 +162,7 @@ def found_writers():
     return found
 
 
+@pytest.mark.extras
 def test_writers_that_set_no_mode_are_known():
     lines = [line.strip().partition(":") for text in PLAIN.values() for line in text.splitlines()]
     known = {(file, name) for file, _, names in lines if file for name in names.split() or [""]}

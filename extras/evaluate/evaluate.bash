@@ -7,7 +7,6 @@
 evaluation_send() {
   # shellcheck disable=SC2154  # of lib/jobs/submit.bash
   local -r trained=${submitted_ids[-1]}
-  unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
   submission_send_job --dependency="afterok:$trained" --kill-on-invalid-dep=yes "${@:3}" "$1/$trained-$2/exported"
   file_write "$1/$trained-$2.then" "${submitted_ids[-1]}"
   print_messages results "$1/$trained-$2/exported/evaluation"

@@ -17,7 +17,7 @@ def check(request: Request) -> Request:
     check_words(request.env, sweep.words)
     directory, lines = request.env.paths.runs / "values", list(request.lines)
     if sweep.kept:
-        lines += keep_lines("LONGSHIP_VALUES", directory, sweep.kept)
+        lines += keep_lines("LONGSHIP_JOB_VALUES", directory, sweep.kept)
     if sweep.lines:
         lines.append(call("note", printable(sweep.about)))
     return request._replace(first=sweep.first, lines=(*lines,))
@@ -27,7 +27,7 @@ def start(start: Start) -> Start:
     """Put the line of this task into its arguments."""
     environ = start.env.settings.environ
     task = environ.get("SLURM_ARRAY_TASK_ID", "")
-    sweep = kept_sweep(start.arguments, environ.get("LONGSHIP_VALUES", "")) if task else None
+    sweep = kept_sweep(start.arguments, environ.get("LONGSHIP_JOB_VALUES", "")) if task else None
     if not sweep:
         return start
     filled, values = sweep.of_task(int(task)), sweep.values(int(task))

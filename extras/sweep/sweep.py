@@ -74,7 +74,7 @@ def kept_sweep(arguments: Sequence[str], file: str) -> Sweep | None:
         return Sweep(**json.loads(Path(file).read_text(encoding="utf-8")))
     except OSError as error:
         raise LongshipError(
-            f"cannot read the values of this task: {file or 'LONGSHIP_VALUES is not set'}",
+            f"cannot read the values of this task: {file or 'LONGSHIP_JOB_VALUES is not set'}",
             "submit the array with submit.py, which keeps the values",
         ) from error
 

@@ -105,7 +105,7 @@ run_begin() {
   longship_facts=("${@:2}" started "$(run_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
   printf 'longship: run %s\n' "$RUN_DIR" >&2
   (run_keep_submission)
-  unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER LONGSHIP_VALUES # not for what the job itself submits
+  unset "${!LONGSHIP_JOB_@}" # not for what the job itself submits
   run_write_record
   trap 'exit 143' TERM # after srun has ended, which gets the same signal
   at_exit run_end
@@ -123,7 +123,7 @@ run_keep_submission() {
   file_begin "$RUN_DIR/arguments"
   if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$REPLY"; fi
   file_publish "$REPLY" "$RUN_DIR/arguments"
-  if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then file_write "$RUN_DIR/options" "$LONGSHIP_OPTIONS"$'\n'; fi
+  if [[ -n ${LONGSHIP_JOB_OPTIONS:-} ]]; then file_write "$RUN_DIR/options" "$LONGSHIP_JOB_OPTIONS"$'\n'; fi
 }
 
 # run_has_begun: whether this shell only needs the variables of a run: its watcher starts a step, or another job runs

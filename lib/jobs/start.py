@@ -136,7 +136,7 @@ def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
     """Return the lines of ``<run>/start.bash``; the record also gets what was pinned."""
     env, facts = start.env, start.facts
     environ, machine = env.settings.environ, env.machine
-    chained = environ.get("LONGSHIP_CHAINED_AFTER", "")
+    chained = environ.get("LONGSHIP_JOB_RESUMES", "")
     errors = start.file("StdErr") or start.log  # another one with --error: it tells why it ended
     shape = processes_per_node(facts, environ.get("SLURM_GPUS_ON_NODE", ""), machine)
     repositories = [word for pair in start.repositories.items() for word in pair]
@@ -193,7 +193,7 @@ def _record(start: Start, named: Mapping[str, str]) -> dict[str, str]:
         "restarts": facts.get("Restarts", "0"),
         "earlier_seconds": str(seconds_before(start.run, earlier)) if earlier else "",
         "log": start.log,
-        "goes_on_from": settings.environ.get("LONGSHIP_CHAINED_AFTER", ""),
+        "goes_on_from": settings.environ.get("LONGSHIP_JOB_RESUMES", ""),
         "cost_per_hour": f"{price[0]:g}" if price else "",
         "cost_unit": price[1] if price else "",
     }

@@ -182,7 +182,7 @@ submission_send() {
   for ((number = 0; number < $1; number++)); do
     submission_send_job "${@:3:$2}" "${after[@]}" "${@:3+$2}"
     after=("--dependency=afterany:${submitted_ids[-1]}")
-    export LONGSHIP_CHAINED_AFTER=${submitted_ids[-1]}
+    export LONGSHIP_JOB_RESUMES=${submitted_ids[-1]}
   done
 }
 

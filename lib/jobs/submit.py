@@ -23,6 +23,9 @@ from lib.script.errors import LongshipError
 from lib.script.output import json_object
 from lib.script.quoting import Expansion, Word
 
+# what another job was given, in which this is typed or which came before, is not for this one
+_FORGET = 'unset "${!LONGSHIP_JOB_@}"'
+
 
 def request_of(
     env: Environment,
@@ -112,9 +115,8 @@ def submit_lines(first: Request) -> list[str]:
         *([wrapped("directory_make", *dict.fromkeys(logs))] if logs else []),
         call("directory_check_room", paths.scratch_dir),
         call("cd", paths.root),
+        _FORGET,
         *_kept(first),
-        # what another job has, in which this is typed, is not for this one
-        "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN LONGSHIP_VALUES",
         *first.lines,
         "",
         *(line for each in jobs for line in _options(each)),
@@ -146,7 +148,7 @@ def _kept(request: Request) -> list[str]:
     return [
         *keep_lines("LONGSHIP_CONFIGURATION", kept, resolved(settings), request.prefix),
         export("LONGSHIP_STACK", settings.stack.name),
-        export("LONGSHIP_OPTIONS", "\n".join(call(each.word) for each in options)),
+        export("LONGSHIP_JOB_OPTIONS", "\n".join(call(each.word) for each in options)),
     ]
 
 
@@ -188,7 +190,7 @@ def _start(jobs: list[Request]) -> list[str]:
     lines = [call("submission_send", str(first.asked.chain), count, *first.words)]
     for each in then:
         trained = (each.env.paths.runs, first.size.name)
-        lines += [*_kept(each), call(each.send, *trained, *each.words)]
+        lines += [_FORGET, *_kept(each), call(each.send, *trained, *each.words)]
     if first.asked.as_json:
         lines.append(call("jobs_print_json", *map(_row, jobs)))
     else:

@@ -79,17 +79,28 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
             "option '--machine' requires an arg",
             "run: python3 container",
         ),
-        (
+        pytest.param(
             "doctor.py explan x",
             'unknown verb: "explan"',
             'did you mean "explain"? valid values: explain, job, site',
+            marks=pytest.mark.extras("explain", "job_check", "site_check"),
         ),
         ("move_built_container_to_active.py --lis", "no such option: --lis", "did you mean --l"),
         ("submit.py", "missing argument: SITE/JOB.sbatch", "run: python3 submit.py --h"),
         ("submit.py begin", "missing argument: MACHINE", "run: python3 submit.py begin --help"),
-        ("submit.py end a b", "got unexpected extra argument (b)", "run: python3 submit.py end"),
+        pytest.param(
+            "submit.py end a b",
+            "got unexpected extra argument (b)",
+            "run: python3 submit.py end",
+            marks=pytest.mark.extras("usage"),
+        ),
         ("submit.py begin --mach a", "no such option: --mach", "see: python3 submit.py begin --h"),
-        ("submit.py rerun", "missing argument: RUN", "run: python3 submit.py rerun --help"),
+        pytest.param(
+            "submit.py rerun",
+            "missing argument: RUN",
+            "run: python3 submit.py rerun --help",
+            marks=pytest.mark.extras("rerun"),
+        ),
         (
             "submit.py --nodes=2 --yes local/run_training_local.sbatch -- --steps 1",
             "--nodes=2 is an option of sbatch, which must follow SITE/JOB.sbatch",
@@ -166,11 +177,11 @@ def test_interrupt_that_python_would_drop_ends_a_script(root, run):
 
 REPORTS = [
     "submit.py status --json",
-    "submit.py report --csv",
+    pytest.param("submit.py report --csv", marks=pytest.mark.extras("reports")),
     "move_built_container_to_active.py --list",
     "build_overlay.py --list --json",
     "build_overlay.py --print-path",
-    "doctor.py explain job.log",
+    pytest.param("doctor.py explain job.log", marks=pytest.mark.extras("explain")),
 ]
 
 
@@ -182,6 +193,7 @@ def test_dry_run_of_a_report_is_a_script_that_runs_nothing(words, script, run):
     assert done.stdout + done.stderr == ""
 
 
+@pytest.mark.extras("evaluate")
 def test_runtime_of_two_jobs_is_named_once(script, tmp_path):
     (tmp_path / "c.toml").write_text(f'machine = "local"\npaths.scratch_dir = "{tmp_path}"\n')
     job = ["local/run_training_local.sbatch", "--then", "evaluate", "--dry-run"]

@@ -22,6 +22,7 @@ def clone(tmp_path, clean_environment):
     return made
 
 
+@pytest.mark.extras("usage")
 def test_printed_job_can_be_piped_into_bash(clone):
     """What a job runs later is printed below, and bash does not come to it."""
     printed = clone.dry_run("submit.py", JOB, "--", "--steps", "1 0")
@@ -45,6 +46,7 @@ def test_job_that_starts_no_run_is_one_script(clone):
     assert "\nexit\n" not in clone.dry_run("submit.py", "local/own.sbatch")
 
 
+@pytest.mark.extras("usage")
 @pytest.mark.parametrize(
     ("script", "words", "plans"), [("container_run.py", ["true"], 1), ("submit.py", [JOB], 4)]
 )

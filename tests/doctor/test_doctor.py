@@ -81,7 +81,10 @@ def told(servers, capsys):
 # --- the checks
 
 
-@pytest.mark.parametrize("machine", ["aws", "jwb", "local", "olivia"])
+@pytest.mark.parametrize(
+    "machine",
+    [pytest.param("aws", marks=pytest.mark.extras("enroot", "pyxis")), "jwb", "local", "olivia"],
+)
 def test_each_subject_is_told_of_each_machine(machine, told, tmp_path):
     found = told(settings_of(machine, tmp_path))
     assert next(each for each in found if each.topic == "clone").text.startswith(
@@ -96,7 +99,9 @@ def test_each_subject_is_told_of_each_machine(machine, told, tmp_path):
     assert "cr@et" not in str(found)
 
 
-@pytest.mark.parametrize("arguments", [[], ["explain", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [[], pytest.param(["explain", "x"], marks=pytest.mark.extras("explain"))]
+)
 def test_dry_run_needs_nothing(arguments, run, clean_environment):
     environment = {**clean_environment, "PATH": "/nowhere"}
     command = [sys.executable, f"{ROOT}/doctor.py", "--dry-run", *arguments]

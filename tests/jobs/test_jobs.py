@@ -339,7 +339,7 @@ def test_chain_goes_on_from_each_other_after_another_job(calls):
 
 
 def test_job_that_is_submitted_in_a_job_goes_on_from_nothing(calls, clean_environment):
-    clean_environment.update(LONGSHIP_CHAINED_AFTER="7", LONGSHIP_RERUN="/run")
+    clean_environment.update(LONGSHIP_JOB_RESUMES="7", LONGSHIP_JOB_RERUN="/run")
     assert [words[1] for words in calls()] == ["", ""]
 
 

@@ -167,13 +167,14 @@ def test_requeued_run_keeps_its_launcher(lab, run_folder):
     assert lab.pins() == [(first["image"], "7", f"{run_folder}/launcher")]
 
 
+@pytest.mark.extras("rerun")
 def test_run_that_is_started_again_takes_the_old_launcher(lab, run_folder):
     lab.put_in_use("one")
     first = begin(lab, run_folder)
     lab.put_in_use("two")
     again = run_folder.with_name("8-train")
     again.mkdir()
-    assert begin(lab, again, "8", LONGSHIP_RERUN=str(run_folder)) == first
+    assert begin(lab, again, "8", LONGSHIP_JOB_RERUN=str(run_folder)) == first
     assert (again / "launcher").read_bytes() == (run_folder / "launcher").read_bytes()
     assert os.access(again / "launcher", os.X_OK)
     pins = [
@@ -183,7 +184,7 @@ def test_run_that_is_started_again_takes_the_old_launcher(lab, run_folder):
     assert lab.pins() == pins
     # when that one is requeued it is its own launcher that counts
     (run_folder / "launcher").unlink()
-    assert begin(lab, again, "8", LONGSHIP_RERUN=str(run_folder)) == first
+    assert begin(lab, again, "8", LONGSHIP_JOB_RERUN=str(run_folder)) == first
 
 
 def test_run_that_was_stopped_before_its_record_begins_anew(lab, run_folder):
@@ -202,6 +203,7 @@ def test_missing_image_is_left_to_the_launcher_to_tell(lab, run_folder):
     assert "sif_check" in (run_folder / "launcher").read_text()
 
 
+@pytest.mark.extras("rerun")
 def test_old_launcher_that_is_gone_is_told(lab, run_folder):
     lab.put_in_use("one")
     begin(lab, run_folder)
@@ -209,9 +211,10 @@ def test_old_launcher_that_is_gone_is_told(lab, run_folder):
     again = run_folder.with_name("8-train")
     again.mkdir()
     with pytest.raises(LongshipError, match="the launcher of run 7-train no longer exists: /"):
-        begin(lab, again, "8", LONGSHIP_RERUN=str(run_folder))
+        begin(lab, again, "8", LONGSHIP_JOB_RERUN=str(run_folder))
 
 
+@pytest.mark.extras("rerun")
 @pytest.mark.parametrize("name", ["image", "overlay", "venv"])
 def test_what_is_gone_since_is_told(name, lab, run_folder):
     lab.put_in_use("one")
@@ -222,7 +225,7 @@ def test_what_is_gone_since_is_told(name, lab, run_folder):
     again = run_folder.with_name("8-train")
     again.mkdir()
     with pytest.raises(LongshipError) as error:
-        begin(lab, again, "8", LONGSHIP_RERUN=str(run_folder))
+        begin(lab, again, "8", LONGSHIP_JOB_RERUN=str(run_folder))
     assert str(error.value) == f"the {name} of run 7-train no longer exists: {record[name]}"
     assert "submit.py" in error.value.hint
     assert [each.name for each in again.iterdir()] == ["configuration.json"]

@@ -283,7 +283,7 @@ def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path)
     """Whatever the umask: a group that shares a folder is told to use 007."""
     lines = (
         "umask 0",
-        f"RUN_DIR='{tmp_path}' JOB_ARGUMENTS=(a) LONGSHIP_OPTIONS=--nodes=1",
+        f"RUN_DIR='{tmp_path}' JOB_ARGUMENTS=(a) LONGSHIP_JOB_OPTIONS=--nodes=1",
         "SLURM_JOB_NODELIST=n",
         "run_begin ''",
         "trap - EXIT",

@@ -163,7 +163,7 @@ def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
         'price = { gpu = 1.5, unit = "GPU-hours" }\n',
     )
     repository.write("configuration.toml", '[[repositories]]\nurl = "https://x.org/one.git"\n')
-    found = start(facts(), env={"SLURM_GPUS_ON_NODE": "4", "LONGSHIP_CHAINED_AFTER": "11"})
+    found = start(facts(), env={"SLURM_GPUS_ON_NODE": "4", "LONGSHIP_JOB_RESUMES": "11"})
     assert (found["rendezvous"], found["shape"]) == ("{node}i", "4")
     assert (found["gpus"], found["cost_per_hour"], found["cost_unit"]) == ("8", "12", "GPU-hours")
     assert (found["chain"], found["goes_on_from"]) == ("11", "11")
@@ -192,9 +192,10 @@ def test_run_does_not_begin_again_when_a_model_is_exported_from_it(is_batch, sta
     assert found["shape"] == "4" and "run" not in found
 
 
+@pytest.mark.extras("rerun")
 def test_hostile_texts_are_read_back(start, hostile_arguments):
     for text in filter(None, hostile_arguments):
-        found = start(facts(JobName=text), venv=text, env={"LONGSHIP_RERUN": text})
+        found = start(facts(JobName=text), venv=text, env={"LONGSHIP_JOB_RERUN": text})
         assert (found["name"], found["venv"], found["run_again"]) == (text, text, text)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+EXTRAS = Path(__file__).resolve().parents[2] / "extras"
 INSTALL_TOOLS = Path(__file__).resolve().parents[1] / "install_tools.sh"
 
 
@@ -34,6 +35,17 @@ def pytest_collection_modifyitems(config, items):
             items[:] = [item for item in items if item not in lacking]
             config.hook.pytest_deselected(items=lacking)
             config.stash[left_out].append(f"{len(lacking)} tests left out: no {what} here")
+    lacking = [item for item in items if _lacks_extras(item)]
+    if lacking:
+        items[:] = [item for item in items if item not in lacking]
+        config.hook.pytest_deselected(items=lacking)
+        config.stash[left_out].append(f"{len(lacking)} tests left out: of extras that are removed")
+
+
+def _lacks_extras(item):
+    """Say whether a test asks for extras that this clone lacks; one without names, for any."""
+    names = [name for marker in item.iter_markers("extras") for name in marker.args or ("",)]
+    return not all((EXTRAS / name).is_dir() for name in names)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # below the list of what failed

@@ -71,7 +71,7 @@ SBATCH = """#!/bin/bash
 folder=${0%/*}/calls
 mkdir -p "$folder"
 number=$(find "$folder" -type f | wc -l)
-printf '%s\\0' "${0##*/}" "${LONGSHIP_CHAINED_AFTER-}" "$@" >"$folder/$number"
+printf '%s\\0' "${0##*/}" "${LONGSHIP_JOB_RESUMES-}" "$@" >"$folder/$number"
 echo "a warning" >&2
 echo "$((100 + number));cluster"
 """

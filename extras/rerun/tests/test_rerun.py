@@ -139,7 +139,9 @@ def test_pin_of_a_rerun_names_its_cluster(cluster, owner, run, tmp_path):
 
 def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
     words = [f"--comment={each}" for each in hostile_arguments]
-    (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
+    (exported,) = [
+        each for each in submit(*words) if each.startswith("export LONGSHIP_JOB_OPTIONS")
+    ]
     record = [
         "JOB_ARGUMENTS=()",
         "SLURM_JOB_NODELIST=node1",

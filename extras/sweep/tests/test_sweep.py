@@ -101,7 +101,7 @@ def test_values_that_are_missing_are_told(argument, array, message, hint, folder
     assert hint in error.value.hint
 
 
-@pytest.mark.parametrize(("file", "shown"), [("", "LONGSHIP_VALUES is not set"), ("/x", "/x")])
+@pytest.mark.parametrize(("file", "shown"), [("", "LONGSHIP_JOB_VALUES is not set"), ("/x", "/x")])
 def test_task_whose_values_nobody_kept_is_told(file, shown):
     with pytest.raises(LongshipError) as error:
         kept_sweep(["--rate", "@{rate.txt}"], file)
@@ -142,7 +142,7 @@ def test_no_value_of_an_array_is_a_secret(submit, tmp_path, monkeypatch):
 def test_task_of_an_array_has_its_line(start, tmp_path):
     kept = Sweep(("--rate", "@{r}"), (0, 1), {"r": ["1", "it's 2"]}).kept
     (tmp_path / "kept.json").write_text(kept)
-    environ = {"SLURM_ARRAY_TASK_ID": "1", "LONGSHIP_VALUES": str(tmp_path / "kept.json")}
+    environ = {"SLURM_ARRAY_TASK_ID": "1", "LONGSHIP_JOB_VALUES": str(tmp_path / "kept.json")}
     found = start(facts(), env=environ, arguments=("--rate", "@{r}"))
     assert shlex.split(found["values"]) == ["--rate", "it's 2"]
     assert "values" not in start(facts(), arguments=("--rate", "@{r}"))
