@@ -125,8 +125,8 @@ def submit(
                       arguments of the job follow --
     SITE/JOB.salloc   a shell on a compute node, inside the environment
 
-    Image, packages, partition, time limit, GPUs, memory and account are checked first. The job uses
-    the current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
+    Image and packages are checked first, and the options of sbatch by Slurm. The job uses the
+    current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
     image and packages that are active when it starts. With --chain, each job resumes where the
     previous one reached its time limit. With --then, the site's evaluation job exports the newest
     checkpoint and evaluates it, once the training has completed. In a job array (--array), each

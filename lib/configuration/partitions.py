@@ -8,8 +8,6 @@ from typing import Annotated, Any, NamedTuple, Optional
 from lib.configuration.tables import Key, Source, check_table, keys_of
 from lib.script.errors import LongshipError
 
-LIMIT_NAMES = ("max_hours", "max_nodes", "max_gpus")
-
 
 class Price(NamedTuple):
     """Price of an hour, in the site's own unit: the sum of all parts."""

@@ -215,7 +215,7 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     """
     origin = settings.origins.get(key) or settings.origins.get(key.partition(".")[0], "")
     project, machine = settings.configuration.project, settings.machine
-    user = settings.environ.get("USER") or settings.environ.get("LOGNAME") or _user()
+    user = settings.environ.get("USER") or settings.environ.get("LOGNAME") or login_name()
     values = (user, project.account, project.name, machine.name, machine.arch)
     fields = {**dict(zip(FIELDS, values)), **(more or {})}
     settable = {
@@ -254,7 +254,8 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     return os.path.normpath(path)
 
 
-def _user() -> str:
+def login_name() -> str:
+    """Return the name of the user; "" if it has none."""
     import pwd  # only if the environment does not name the user: cron, containers
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import stat
@@ -17,7 +16,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from lib import VERSION
-from lib.configuration.paths import Paths, check_roots, check_shared, is_below
+from lib.configuration.paths import Paths, check_roots, check_shared, is_below, login_name
 from lib.configuration.sites import Machine, own_arch
 from lib.doctor.report import Finding, asked, bash, ok, problem, warning
 from lib.jobs.status import last_error
@@ -49,10 +48,7 @@ def _text_of(file: str) -> str:
 
 def own_user() -> str:
     """Return the name of the user, or the number where it has no name."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # as in a container
-        return str(os.geteuid())
+    return login_name() or str(os.geteuid())
 
 
 def find_clone(root: Path) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, expand, is_below
+from lib.configuration.paths import Paths, expand, is_below, login_name
 from lib.configuration.repositories import configured_repositories
 from lib.configuration.tables import find_files
 from lib.jobs.request import Request
@@ -34,6 +34,7 @@ def check_job(request: Request) -> None:
     check_words(request.env, [*(each.word for each in request.typed), *request.arguments])
     if not job.is_interactive:
         _check_batch_options(request.options)
+        _check_logs(request.options)
     _check_visible(request)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
 
@@ -82,7 +83,18 @@ def log_directories(request: Request) -> list[str]:
 
 def log_path(paths: Paths, options: Mapping[str, str], file: str) -> str:
     """Return the path of a log; a relative one begins in the job's working directory, --chdir."""
-    return str(paths.root / options.get("chdir", "") / file)
+    return str(paths.root / options.get("chdir", "") / file.replace("%u", login_name()))
+
+
+def _check_logs(options: Mapping[str, str]) -> None:
+    """Stop at what a shell would expand: sbatch takes it for the name of a directory."""
+    for name in ("output", "error"):
+        value = options.get(name, "")
+        if value.startswith("~") or "$" in value:
+            raise LongshipError(
+                f"--{name}={value}: sbatch expands neither ~ nor variables",
+                "write the whole path, in which %u stands for your user name",
+            )
 
 
 def _check_name(name: str) -> None:

@@ -19,10 +19,13 @@ class Cost(NamedTuple):
     words: str  # the jobs and their cost, in one line
     amount: float | None = None  # None if no price is known
     unit: str = ""
+    is_unclear: bool = False  # because the size of the job is
 
     @property
     def text(self) -> str:
         """The amount with its unit."""
+        if self.amount is None:
+            return "an unknown amount"
         return f"{round_up(self.amount, 1):,.1f} {self.unit}"
 
 
@@ -37,8 +40,11 @@ def hourly_cost(size: Size, machine: Machine) -> tuple[float, str] | None:
     for each in size.partitions:
         price = machine.partitions.get(each, Limits()).price or machine.price
         if price is not None:
-            found.append((per_hour(size, price), price.unit))
-    return max(found) if found and max(found)[0] else None
+            amount = per_hour(size, price)
+            # where only GPUs have a price, that of a job without them is unknown
+            is_free = not any((price.node, price.gpu, price.core, price.slice))
+            found += [(amount, price.unit)] if amount or is_free else []
+    return max(found) if found else None
 
 
 def per_hour(size: Size, price: Price) -> float:
@@ -56,6 +62,8 @@ def cost_of(settings: Settings, size: Size, chain: int) -> Cost:
     machine = settings.machine
     count = size.jobs * chain
     where = f" of {size.partition}" if size.partition else ""
+    if size.unclear:
+        return Cost(f"{size.name}: cost unknown, because of {size.unclear}", is_unclear=True)
     words = f"{size.name}: {size.nodes} node{'s' * (size.nodes > 1)}{where}"
     if size.hours:
         words += f" for at most {time_text(size.hours)}"
@@ -76,7 +84,7 @@ def together(costs: Sequence[Cost]) -> Cost:
     words = "; then ".join(each.words for each in costs)
     amounts = [each.amount for each in costs if each.amount is not None]
     if len(amounts) < len(costs):
-        return Cost(words)
+        return Cost(words, is_unclear=any(each.is_unclear for each in costs))
     cost = Cost(words, sum(amounts), costs[0].unit)
     return cost._replace(words=f"{words}; together at most {cost.text}")
 

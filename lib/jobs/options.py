@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from lib.script.errors import LongshipError, closest, suggest
 
-# Options with a value, in `sbatch --help` of Slurm 22.05 or the manual of 25.05.
+# Options with a value, in `sbatch --help` of Slurm 22.05 or the manual of 25.05. Others pass too:
+# those of plugins (SPANK), such as --uenv, and of newer versions.
 _VALUE_NAMES = """
     account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint
     container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline
@@ -39,6 +40,8 @@ _SHORT = {
     **{"H": "hold", "h": "help", "k": "no-kill", "O": "overcommit", "Q": "quiet"},
     **{"s": "oversubscribe", "V": "version", "v": "verbose", "W": "wait"},
 }
+# What sbatch takes for another option.
+_ALIASES = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
 # Variables of sbatch and salloc, after SBATCH_ and SALLOC_, for the options that lib/jobs reads.
 _VARIABLE_NAMES = """
     account constraint error exclusive export gpus gpus-per-node gpus-per-task gres job-name
@@ -79,7 +82,8 @@ def read_options(
 ) -> list[Option]:
     """Read the options of a command line, as getopt does for sbatch.
 
-    If not strict, unknown options are allowed: a header can contain those of a newer Slurm.
+    Whether an unknown option takes the next word as its value only sbatch knows. If not strict, it
+    does: in a header no argument of the job can follow.
     """
     found = []
     left = list(words)
@@ -87,7 +91,7 @@ def read_options(
         text = left.pop(0)
         if text.startswith("--") and len(text) > 2:
             name, equals, value = text[2:].partition("=")
-            options = [(_full_name(name, strict, own), value if equals else None)]
+            options = [(_full_name(name, own), value if equals else None)]
         elif text.startswith("-") and len(text) > 1:
             options = _short_options(text)
         else:
@@ -99,25 +103,27 @@ def read_options(
                 if not left:
                     raise LongshipError(f"missing value: {text}", f"write --{name}=VALUE")
                 value = left.pop(0)
+            elif value is None and name not in _FLAGS and left and not left[0].startswith("-"):
+                value = left.pop(0)
+                if strict:
+                    raise LongshipError(
+                        f"unknown option: {text} {value}",
+                        f"for a job argument: -- {text} {value}; for sbatch: {text}={value}",
+                    )
             found.append(Option(name, value))
     return found
 
 
-def _full_name(name: str, strict: bool, own: Sequence[str]) -> str:
-    """Complete an abbreviation, as getopt does."""
-    if name in OPTIONS:
-        return name
-    begun = [each for each in OPTIONS if each.startswith(name)]
+def _full_name(name: str, own: Sequence[str]) -> str:
+    """Complete an abbreviation, as getopt does; what may be meant for submit.py is no option."""
+    known = [*OPTIONS, *_ALIASES]
+    begun = [name] if name in known else [each for each in known if each.startswith(name)]
     if len(begun) == 1:
-        return begun[0]
-    if not strict:
-        return name
-    message = f"sbatch has no option --{name}"
-    if begun:
-        raise LongshipError(message, suggest(name, begun))
-    close = closest(name, (*OPTIONS, *own), cutoff=0.75)
-    meant = f"did you mean --{close}? " if close else ""
-    raise LongshipError(message, f"{meant}put job arguments after --: -- --{name}")
+        return _ALIASES.get(begun[0], begun[0])
+    close = closest(name, own, cutoff=0.75)
+    if close and not begun:
+        raise LongshipError(f"no such option: --{name}", f"did you mean --{close}?")
+    return name
 
 
 def _short_options(text: str) -> list[tuple[str, str | None]]:
@@ -154,11 +160,17 @@ def read_header(text: str, shown: str) -> list[Option]:
             break
         if line.startswith("#SBATCH"):
             try:
-                words += shlex.split(line[len("#SBATCH") :], comments=True)
+                found = shlex.split(line[len("#SBATCH") :], comments=True)
             except ValueError as error:
                 raise LongshipError(
                     f"{shown}, line {number}: {error}", "close the quotation mark"
                 ) from error
+            if found[:1] in (["hetjob"], ["packjob"]):
+                raise LongshipError(
+                    f"{shown} is a heterogeneous job, which Longship cannot start",
+                    f"submit it with sbatch {shown}, or its parts as jobs of their own",
+                )
+            words += found
     try:
         return read_options(words, strict=False)
     except LongshipError as error:

@@ -1,22 +1,34 @@
-"""The size of a job: in sbatch options, as Slurm reports it, and as its site limits it."""
+"""The size of a job: in sbatch options, as Slurm reports it, and what its site limits."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from lib.configuration.partitions import LIMIT_NAMES, Limits, hours, time_text
+from lib.configuration.partitions import Limits, hours, time_text
 from lib.configuration.sites import Machine
-from lib.script.errors import LongshipError, suggest
+from lib.script.errors import LongshipError
 
 # bytes of a job's name: file names, which have at most 255, are built from it
 LONGEST_NAME = 200
 
+# Options that can make a job larger, and are not computed here.
+_UNCOUNTED = (
+    *("tres-per-task", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-socket", "mincpus"),
+    *("nodefile", "cores-per-socket", "sockets-per-node", "extra-node-info", "core-spec"),
+)
 _COUNT = r"(\d+)"
 _NODES = r"(?:\d+-)?(\d+)"
 _GPUS = r"(?:[\w.-]+:)?(\d+)"  # with or without their type
+_SIZE = r"(\d+)[KMGT]?B?"
+# Options that are computed, and the values that are understood.
+_COUNTED = {
+    **{"nodes": _NODES, "ntasks": _COUNT, "ntasks-per-node": _COUNT, "cpus-per-task": _COUNT},
+    **{"gpus": _GPUS, "gpus-per-node": _GPUS, "gpus-per-task": _GPUS, "cpus-per-gpu": _COUNT},
+    **{"mem": _SIZE, "mem-per-gpu": _SIZE, "mem-per-cpu": _SIZE},
+}
 _GPU = re.compile(r"(?:^|[,/:])gpu(:[\w.-]*[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=[,(]|$)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 _GIGABYTES = {"K": 1 / 2**20, "M": 1 / 2**10, "G": 1, "T": 2**10}
@@ -39,6 +51,7 @@ class Size(NamedTuple):
     memory: float  # gigabytes; 0 if not requested
     hours: float | None
     jobs: int  # tasks of an array
+    unclear: str = ""  # an option with which the job can be larger than this
 
     @property
     def partitions(self) -> list[str]:
@@ -53,13 +66,13 @@ def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
     qos = machine.qos.get(options.get("qos", ""), Limits())
     has_cores = limits.cores_per_node or machine.cores_per_node
     has_gpus = _gpus_of_a_node(machine, partition)
-    nodes = _number(options, "nodes", _NODES) or _nodes_needed(options, has_cores, has_gpus)
+    nodes = _number(options, "nodes") or _nodes_needed(options, has_cores, has_gpus)
     tasks = _number(options, "ntasks") or nodes * (_number(options, "ntasks-per-node") or 1)
     cores = tasks * (_number(options, "cpus-per-task") or 1)
     gpus = (
-        _number(options, "gpus", _GPUS)
-        or nodes * (_number(options, "gpus-per-node", _GPUS) + count_gpus(options.get("gres", "")))
-        or tasks * _number(options, "gpus-per-task", _GPUS)
+        _number(options, "gpus")
+        or nodes * (_number(options, "gpus-per-node") + count_gpus(options.get("gres", "")))
+        or tasks * _number(options, "gpus-per-task")
     )
     cores = max(cores, gpus * _number(options, "cpus-per-gpu"))
     if "exclusive" in options or options.get("mem") == "0":  # whole nodes
@@ -78,7 +91,17 @@ def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
         if "time" in options
         else qos.max_hours or limits.max_hours,
         jobs=sum(map(len, array_tasks(options.get("array", "")))) or 1,
+        unclear=next(filter(None, (_unclear(*each, options) for each in options.items())), ""),
     )
+
+
+def _unclear(name: str, value: str, options: Mapping[str, str]) -> str:
+    """Return an option with which a job can be larger than what is counted; or ""."""
+    if name in _UNCOUNTED or (name == "nodelist" and "nodes" not in options):
+        return f"--{name}"
+    if name in _COUNTED and not re.fullmatch(_COUNTED[name], value):
+        return f"--{name}={value}"
+    return ""
 
 
 def _gpus_of_a_node(machine: Machine, partition: str) -> int:
@@ -86,29 +109,23 @@ def _gpus_of_a_node(machine: Machine, partition: str) -> int:
     return machine.gpus_per_node if own is None else own
 
 
-def _number(options: Mapping[str, str], name: str, pattern: str = _COUNT) -> int:
-    """Read an integer; 0 if the option is not given."""
-    if name not in options:
-        return 0
-    match = re.fullmatch(pattern, options[name])
-    if not match:
-        raise LongshipError(
-            f'--{name}: expected a number, got "{options[name]}"', f"write --{name}=4"
-        )
-    return int(match[1])
+def _number(options: Mapping[str, str], name: str) -> int:
+    """Read an integer; 0 if the option is not given or unclear."""
+    match = re.fullmatch(_COUNTED[name], options.get(name, ""))
+    return int(match[1]) if match else 0
 
 
 def _nodes_needed(options: Mapping[str, str], has_cores: int, has_gpus: int) -> int:
     """Return how many nodes Slurm allocates if their number is not requested."""
     tasks = _number(options, "ntasks") or 1
-    gpus_per_task = _number(options, "gpus-per-task", _GPUS)
+    gpus_per_task = _number(options, "gpus-per-task")
     fitting = (
         _number(options, "ntasks-per-node"),
         has_cores // (_number(options, "cpus-per-task") or 1),
         has_gpus // gpus_per_task if gpus_per_task else 0,
     )
     on_each = min((each for each in fitting if each), default=tasks)
-    for_gpus = math.ceil(_number(options, "gpus", _GPUS) / (has_gpus or math.inf))
+    for_gpus = math.ceil(_number(options, "gpus") / (has_gpus or math.inf))
     return max(math.ceil(tasks / on_each), for_gpus)
 
 
@@ -131,12 +148,7 @@ def gigabytes(text: str) -> float | None:
 def _memory(options: Mapping[str, str], nodes: int, cores: int, gpus: int) -> float:
     for name, count in (("mem", nodes), ("mem-per-gpu", gpus), ("mem-per-cpu", cores)):
         if name in options:
-            each = gigabytes(options[name])
-            if each is None or "." in options[name]:  # sbatch takes integers only
-                raise LongshipError(
-                    f'--{name}: expected a size, got "{options[name]}"', f"write --{name}=110G"
-                )
-            return each * count
+            return (gigabytes(options[name]) or 0) * count
     return 0
 
 
@@ -241,14 +253,8 @@ def processes_per_node(facts: Mapping[str, str], on_node: str, machine: Machine)
     return gpus_per_node(facts, on_node) or _gpus_of_a_node(machine, facts["Partition"]) or 1
 
 
-def check_size(size: Size, options: Mapping[str, str], machine: Machine) -> None:
-    """Stop if Slurm would reject the job, or never start it; the hint has the allowed values."""
-    site = machine.site_file
-    for name, allowed in (("partition", machine.partitions), ("qos", machine.qos)):
-        for value in getattr(size, name).split(","):
-            if value and allowed and value not in allowed:
-                hint = f"{suggest(value, list(allowed))}; add missing ones to {site}"
-                raise LongshipError(f"unknown {name} on {machine.name}: {value}", hint)
+def check_required(options: Mapping[str, str], machine: Machine) -> None:
+    """Stop if a job does not say what its site wants to be told."""
     for name in machine.required:
         names = (name, "mem-per-gpu", "mem-per-cpu") if name == "mem" else (name,)
         if not any(options.get(each) for each in names):
@@ -256,51 +262,17 @@ def check_size(size: Size, options: Mapping[str, str], machine: Machine) -> None
             if name == "account":
                 hint = f"set project.account in configuration.toml, or {hint}"
             raise LongshipError(f"{machine.name} requires --{name}", hint)
-    for what, limits in _limits_of(size, machine):
-        _check_limits(size, what, limits, site)
-    for partition in size.partitions:
-        _check_nodes(size, machine, partition)
 
 
-def _limits_of(size: Size, machine: Machine) -> Iterator[tuple[str, Limits]]:
-    qos = machine.qos.get(size.qos, Limits())
-    own = {name: None for name in LIMIT_NAMES if getattr(qos, name) is not None}
-    for each in size.partitions:
-        if each in machine.partitions:  # a limit of the QOS replaces that of the partition
-            yield f"partition {each}", machine.partitions[each]._replace(**own)
-    yield f"QOS {size.qos}", qos
-
-
-def _check_limits(size: Size, what: str, limits: Limits, site: str) -> None:
-    """Stop if a job is larger or longer than `what`, a partition or a QOS, allows."""
-    if size.hours and limits.max_hours and size.hours > limits.max_hours:
-        raise LongshipError(
-            f"--time={time_text(size.hours)} exceeds the limit of {what}",
-            f"use at most --time={time_text(limits.max_hours)} ({site})",
-        )
-    for unit, count, most in (
-        ("nodes", size.nodes, limits.max_nodes),
-        ("GPUs", size.gpus, limits.max_gpus),
-    ):
-        if most is not None and count > most:
-            raise LongshipError(
-                f"{count} {unit} exceed the limit of {what}", f"use at most {most} ({site})"
-            )
-
-
-def _check_nodes(size: Size, machine: Machine, partition: str) -> None:
-    """Stop if a job requests more GPUs or threads of each node than it has."""
-    limits = machine.partitions.get(partition, Limits())
-    for what, asked, own, common, times in (
-        ("GPUs", size.gpus, limits.gpus_per_node, machine.gpus_per_node, 1),
-        # Slurm counts the threads of a core, unless --threads-per-core=1
-        ("threads", size.cores, limits.cores_per_node, machine.cores_per_node, 2),
-    ):
-        has = times * (common if own is None else own)
-        each = math.ceil(asked / size.nodes)
-        where = f"of {partition} " if own is not None else ""
-        if (has or own == 0) and each > has:
-            raise LongshipError(
-                f"{each} {what} per node requested, but nodes {where}have {has}",
-                f"request fewer, or more nodes ({machine.site_file})",
-            )
+def limits_text(size: Size, machine: Machine) -> str:
+    """Return the limits that the site file states, for a job that Slurm has refused."""
+    known = [(f"partition {each}", machine.partitions.get(each)) for each in size.partitions]
+    known.append((f"QOS {size.qos}", machine.qos.get(size.qos)))
+    stated = []
+    for what, limits in known:
+        if limits:
+            numbers = [f"{limits.max_nodes} nodes"] if limits.max_nodes else []
+            numbers += [f"{limits.max_gpus} GPUs"] if limits.max_gpus else []
+            numbers += [time_text(limits.max_hours)] if limits.max_hours else []
+            stated += [f"{what} has at most {', '.join(numbers)}"] if numbers else []
+    return f"{'; '.join(stated)} ({machine.site_file})" if stated else ""

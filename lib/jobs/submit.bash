@@ -12,6 +12,16 @@ slurm_check() {
       "submit from a login node of $1; or run without Slurm: python3 container_run.py COMMAND"
 }
 
+# slurm_forget_job: if this is typed in a job, unset its variables, which sbatch and the steps of the
+# new job would take for options.
+slurm_forget_job() {
+  local name
+  if [[ -z ${SLURM_JOB_ID:-} ]]; then return; fi
+  for name in "${!SLURM_@}"; do
+    if [[ $name != SLURM_CONF && $name != SLURM_CLUSTERS ]]; then unset -v "$name"; fi
+  done
+}
+
 # check_python ROOT: stop if python3, with which a job calls the scripts, cannot run them.
 check_python() {
   local output
@@ -139,10 +149,12 @@ submission_check_after() {
   fail "--after names an unknown job: $1" 'list your jobs: python3 submit.py status'
 }
 
-# submission_test ARGUMENT...: let sbatch check options and job without submitting it.
+# submission_test LIMITS ARGUMENT...: let sbatch check options and job without submitting it. LIMITS
+# are those that the site's file states; "" for none.
 submission_test() {
   local output code=0
-  output=$(exec timeout 60 sbatch --test-only "$@" 2>&1) || code=$?
+  local -r limits=${1:+$1; }
+  output=$(exec timeout 60 sbatch --test-only "${@:2}" 2>&1) || code=$?
   ((code)) || return 0
   [[ $output != *'configuration source'* ]] || # Slurm's commands, which distributions package
     fail 'Slurm is installed on this machine, but no cluster is configured' \
@@ -150,18 +162,26 @@ submission_test() {
   if ((code == 124)) || [[ $output == *'ontact slurm controller'* || $output == *'imed out'* ]]; then
     fail "Slurm does not respond${output:+: $(slurm_last_error "$output")}" 'try again later'
   fi
-  if [[ $output == *artition* ]]; then
-    fail "Slurm rejected the job: $(slurm_last_error "$output")" \
-      "use one of the partitions: $(timeout 20 sinfo --noheader --format=%R | paste -sd ' ' | sed 's/ /, /g')"
-  fi
-  fail "Slurm rejected the job: $(slurm_last_error "$output")" \
-    'change the sbatch options after the job script, or its #SBATCH directives'
+  local hint="${limits}change the sbatch options after the job script, or its #SBATCH directives"
+  case $output in
+    *'nvalid account'*)
+      hint="set project.account in configuration.toml to one of yours: sacctmgr show associations \
+user=$USER format=account,partition,qos"
+      ;;
+    *'nvalid partition'*)
+      hint=$(timeout 20 sinfo --noheader --format=%R | paste -sd ' ')
+      hint="use one of the partitions: ${hint// /, }"
+      ;;
+  esac
+  fail "Slurm rejected the job: $(slurm_last_error "$output")" "$hint"
 }
 
-# slurm_last_error TEXT: print the last error in it, without the name of the program.
+# slurm_last_error TEXT: print the last error in it, or what getopt said, without the name of the
+# program.
 slurm_last_error() {
   local reason
-  reason=$(sed -n -E 's/.*(error|failure|fatal): //p' <<<"$1" | tail -n 1)
+  reason=$(sed -n -E 's/.*(error|failure|fatal): //p; s/^[a-z]+: ((unrecognized|invalid|ambiguous) )?option/\1option/p' <<<"$1" |
+    tail -n 1)
   printf '%s' "${reason:-no reason given}"
 }
 
@@ -195,9 +215,11 @@ submission_send_job() {
     fi
     fail "Slurm rejected the job: $(slurm_last_error "$output")" 'change the sbatch options, or the #SBATCH directives of the job script'
   }
-  id=${output##*$'\n'} # after warnings
-  id=${id%%;*}         # what follows is the cluster's name
-  [[ $id =~ ^[0-9]+$ ]] || fail "sbatch printed no job ID: $output" 'check with squeue --me, then try again'
+  # among warnings, and lines of the site; ID;CLUSTER if there are several clusters
+  [[ $'\n'$output$'\n' =~ $'\n'('Submitted batch job ')?([0-9]+)((;|' on cluster ')[^$'\n']*)?$'\n' ]] ||
+    fail "sbatch submitted a job and printed no ID: $output" \
+      'look for the job before you submit it again: squeue --me'
+  id=${BASH_REMATCH[2]}
   submitted_ids+=("$id")
 }
 

@@ -15,7 +15,7 @@ from lib.jobs.hooks import hooks
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_variables, same_gpus
 from lib.jobs.request import Asked, Request
-from lib.jobs.size import check_size, size_of_options
+from lib.jobs.size import check_required, limits_text, size_of_options
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, export, text_below, wrapped
@@ -50,7 +50,7 @@ def request_of(
     name = Option("job-name", "bash" if job.is_interactive else job.path.name)
     options = combined([name, *account, *own])
     size = size_of_options(options, machine)
-    check_size(size, options, machine)
+    check_required(options, machine)
     _check_order(job, asked, options)
     # next to the run's directory, whose name it has
     file = "%A_%a-%x.log" if "array" in options else "%j-%x.log"
@@ -90,7 +90,8 @@ def _check_training(request: Request) -> None:
     """Stop if the settings of a training do not fit its size."""
     if request.job.step == "training":
         settings, training = request.env.settings, request.env.training
-        training.check_parallel(request.trained_on.gpus, request.trained_on.nodes)
+        if not request.size.unclear:
+            training.check_parallel(request.trained_on.gpus, request.trained_on.nodes)
         set_by_user = settings.configuration.environment.set
         training.check_templates(request.env.paths.root, settings.stack.name, set_by_user)
 
@@ -100,13 +101,15 @@ def submit_lines(first: Request) -> list[str]:
     jobs = [first, *first.then]
     asked, settings, paths = first.asked, first.env.settings, first.env.paths
     cost = together([each.cost for each in jobs])
-    asks = 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
+    above = settings.configuration.jobs.ask_above
+    asks = above > 0 and (cost.is_unclear or (cost.amount or 0) > above)
     logs = [name for each in jobs for name in log_directories(each) if name != str(paths.runs)]
     # the image of a run that is re-run has been checked
     unchecked = [each for each in jobs if each.job.needs_image and not each.again]
     return [
         *stack_lines(first),
         call("slurm_check", settings.machine.name),
+        "slurm_forget_job",
         call("check_python", paths.root),
         *make_lines(paths),
         call("directory_make", paths.runs),
@@ -121,12 +124,18 @@ def submit_lines(first: Request) -> list[str]:
         "",
         *(line for each in jobs for line in _options(each)),
         *([call("submission_check_after", asked.after, paths.runs)] if asked.after else []),
-        *(call("submission_test", *each.words) for each in jobs),
+        *(_test_line(each) for each in jobs),
         call("note", cost.words),
         *([call("cost_confirm", cost.text)] if asks and not asked.agreed else []),
         *first.code,
         *_start(jobs),
     ]
+
+
+def _test_line(request: Request) -> str:
+    """Return the line that lets Slurm check a job, with the limits that may explain its refusal."""
+    limits = limits_text(request.size, request.env.machine)
+    return call("submission_test", limits, *request.words)
 
 
 def _data_lines(request: Request) -> list[str]:

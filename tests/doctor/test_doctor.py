@@ -282,7 +282,7 @@ def test_user_id_without_a_name_is_told_as_a_number(monkeypatch, servers):
     def nobody(_):
         raise KeyError
 
-    monkeypatch.setattr(node.pwd, "getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
     monkeypatch.setattr(node.os, "geteuid", lambda: 4242)
     (told, *_) = node.find_node()
     assert ", 4242, in no job" in told.text

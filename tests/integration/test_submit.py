@@ -56,13 +56,12 @@ def own(make_job_clone, slurm, tmp_path):
     ("words", "message", "hint"),
     [
         (["jsc/run_traning_jwb.sbatch"], "job script not found: jsc/run_tran", f'mean "{TRAIN}"?'),
-        ([LOCAL, "--partion=booster"], "sbatch has no option --partion", "--partition?"),
+        ([LOCAL, "--partion=booster"], "unrecognized option '--partion=booster'", "change the"),
         (
-            [TRAIN, "--partition=boster"],
-            "unknown partition on jwb: boster",
-            '"booster"? valid values: ',
+            [TRAIN, "--time=25:00:00"],
+            "Requested time limit is invalid",
+            "partition booster has at most 1-00:00:00 (jsc/site.toml); change",
         ),
-        ([TRAIN, "--time=25:00:00"], "exceeds the limit of partition booster", "--time=1-00:00:00"),
         ([LOCAL, "--partition=boster"], "Invalid partition name specified", "develbooster, "),
         ([LOCAL, "--nodes=4"], "Slurm rejected the job: ", "change the sbatch options"),
         (
@@ -355,6 +354,30 @@ def test_job_that_a_job_of_a_chain_submits_is_not_of_the_chain(own):
         assert own.slurm.wait(inner.job) == "COMPLETED", inner.log
         assert "goes_on_from" not in inner.record
         assert inner.record["nodes"] == "2"
+
+
+def test_job_that_a_step_submits_does_not_inherit_its_options(own):
+    """A step's binding would pin the ranks of the new job, and its distribution places them."""
+    begin = (
+        "#!/bin/bash\n#SBATCH --time=5\n"
+        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash"\nstart_job local\n'
+    )
+    (own.root / "local/inner.sbatch").write_text(begin + 'env >"$RUN_DIR/seen"\n')
+    step = "srun --cpu-bind=map_cpu:0 --mem=64 --distribution=cyclic"
+    command = 'sh -c \'env >"$0"; exec python3 "$1/submit.py" local/inner.sbatch >"$2"\''
+    (own.root / "local/outer.sbatch").write_text(
+        f'{begin}{step} {command} "$RUN_DIR/step" "$LONGSHIP_ROOT" "$RUN_DIR/inner"\n'
+    )
+    run = own.finish("local/outer.sbatch")
+    inner = own.run(run.written("inner").strip())
+    assert own.slurm.wait(inner.job) == "COMPLETED", inner.log
+
+    def names(text):
+        return {line.partition("=")[0] for line in text.splitlines()}
+
+    theirs = {"SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_STEP_ID"}
+    assert theirs <= names(run.written("step"))
+    assert not theirs & names(inner.written("seen"))
 
 
 def test_status_shows_a_line_that_colours_and_redraws_itself(jobs):

@@ -10,6 +10,7 @@ from support.repository import toml
 from support.requests import CONFIGURATION, JOB, SITE, TRAIN, cost_of, options_of
 from support.terminal import Terminal
 
+from lib.configuration.paths import login_name
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -30,22 +31,12 @@ def see_only(site, *folders):
             "but this machine is m",
             "site/shell.salloc, site/strict.sbatch",
         ),
-        ([None, "--partion=x"], "sbatch has no option --partion", "mean --partition?"),
-        ([None, "--steps", "1"], "sbatch has no option --steps", "-- --steps"),
+        ([None, "--steps", "1"], "unknown option: --steps 1", "-- --steps"),
         ([None, "train.py"], 'not an sbatch option: "train.py"', "after --: "),
-        (
-            [None, "--partition=gpus"],
-            "unknown partition on m: gpus",
-            '"gpu"? valid values: gpu, devel, free',
-        ),
-        (
-            [None, "-p", "devel", "-t3:0:0"],
-            "exceeds the limit of partition devel",
-            "at most --time=02:00:00",
-        ),
         ([None, "--account="], "m requires --account", "project.account"),
         (["site/strict.sbatch"], "strict requires --mem", "--mem=VALUE"),
-        ([None, "--gres=gpu:5"], "5 GPUs per node requested, but nodes have 4", "fewer"),
+        ([None, "--output=$HOME/%j.log"], "sbatch expands neither ~ nor variables", "%u stands"),
+        ([None, "--error=~/%j.log"], "sbatch expands neither ~ nor variables", "whole path"),
         ([None, "--job-name=a/b"], 'invalid job name: "a/b"', "letters, digits"),
         (
             [None, "--", "a", ":", "b"],
@@ -70,7 +61,7 @@ def test_job_that_would_fail_is_refused(words, message, hint, submit):
 
 
 def test_slurm_without_a_cluster_is_told(clean_environment, run, tmp_path):
-    lines = ["submission_test job.sbatch"]
+    lines = ["submission_test '' job.sbatch"]
     said = "sbatch: fatal: Could not establish a configuration source"
     (tmp_path / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
     (tmp_path / "sbatch").chmod(0o755)
@@ -415,3 +406,72 @@ def test_name_that_no_file_can_have_is_told(submit):
     submit(f"--job-name={'x' * 200}")
     with pytest.raises(LongshipError, match="the job name is too long: 250 bytes"):
         submit(f"--job-name={'ø' * 125}")
+
+
+@pytest.mark.parametrize(
+    ("said", "job"),
+    [
+        ("4711", "4711"),
+        ("4711;juwels", "4711"),
+        ("sbatch: warning: 12\n4711", "4711"),
+        ("4711\nYour job will be charged to account 12.", "4711"),
+        ("Submitted batch job 4711", "4711"),
+        ("Submitted batch job 4711 on cluster c2\nThank you", "4711"),
+        ("nothing", None),
+        ("47 11", None),
+    ],
+)
+def test_id_of_a_job_is_read_among_other_lines(said, job, clean_environment, run, tmp_path):
+    """A job that is submitted is not taken for one that is not, and so submitted again."""
+    (tmp_path / "sbatch").write_text(f"#!/bin/bash\nprintf '%s\\n' '{said}'\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    script = render("a test", ["submission_send_job x", "jobs_print_ids"])
+    done = run(["bash", "-c", script], env=env, check=False)
+    if job:
+        assert (done.returncode, done.stdout) == (0, f"{job}\n")
+    else:
+        error, hint = done.stderr.split("\nhint: ")
+        assert error == f"error: sbatch submitted a job and printed no ID: {said}"
+        assert hint == "look for the job before you submit it again: squeue --me\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "hint"),
+    [
+        (
+            "sbatch: unrecognized option '--partion=x'\nTry \"sbatch --help\" for more information",
+            "unrecognized option '--partion=x'",
+            "at most 8 nodes; change the sbatch options",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition "
+            "combination specified",
+            "Batch job submission failed: Invalid account or account/partition combination "
+            "specified",
+            "set project.account in configuration.toml to one of yours: sacctmgr show assoc",
+        ),
+        (
+            "allocation failure: Requested time limit is invalid (missing or exceeds some limit)",
+            "Requested time limit is invalid (missing or exceeds some limit)",
+            "at most 8 nodes; change the sbatch options",
+        ),
+    ],
+)
+def test_refusal_of_slurm_is_shown_with_what_explains_it(
+    said, error, hint, clean_environment, run, tmp_path
+):
+    (tmp_path / "sbatch").write_text(f"#!/bin/bash\ncat >&2 <<'X'\n{said}\nX\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}", "USER": "me"}
+    script = render("a test", [call("submission_test", "at most 8 nodes", "x")])
+    first, second = run(["bash", "-c", script], env=env, check=False).stderr.splitlines()
+    assert first == f"error: Slurm rejected the job: {error}"
+    assert second.startswith(f"hint: {hint}")
+
+
+def test_user_in_the_directory_of_a_log_is_the_users(submit):
+    text = render("a test", submit("--output=/tmp/%u/logs/R-%x-%j.out"))
+    assert f"directory_make /tmp/{login_name()}/logs\n" in text
+    with pytest.raises(LongshipError, match="must be a fixed path"):
+        submit("--output=/tmp/%j/x.out")

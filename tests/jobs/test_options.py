@@ -107,6 +107,14 @@ def test_variables_are_those_that_sbatch_reads(sbatch, tmp_path):
         (["--comment="], ["--comment="]),
         (["--comment", "--nodes=2"], ["--comment=--nodes=2"]),
         (["--comment=a=b c"], ["--comment=a=b c"]),
+        (["--tasks-per-node=112", "--tasks", "3"], ["--ntasks-per-node=112", "--ntasks=3"]),
+        (["--tasks-per=112"], ["--ntasks-per-node=112"]),
+        # of plugins, of newer versions, and mistakes that sbatch names
+        (
+            ["--uenv=x/y:1", "--disable-dcgm", "-N2"],
+            ["--uenv=x/y:1", "--disable-dcgm", "--nodes=2"],
+        ),
+        (["--partion=x", "--nt=2", "--zzz"], ["--partion=x", "--nt=2", "--zzz"]),
         ([], []),
     ],
 )
@@ -117,18 +125,12 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
 @pytest.mark.parametrize(
     ("typed", "message", "hint"),
     [
-        (["--partion=x"], "sbatch has no option --partion", "did you mean --partition? put"),
-        (
-            ["--zzz"],
-            "sbatch has no option --zzz",
-            "put job arguments after --: -- --zzz",
-        ),
+        (["--chian=2"], "no such option: --chian", "did you mean --chain?"),
         (
             ["--steps", "50"],
-            "sbatch has no option --steps",
-            "put job arguments after --",
+            "unknown option: --steps 50",
+            "for a job argument: -- --steps 50; for sbatch: --steps=50",
         ),
-        (["--nt=2"], "sbatch has no option --nt", "ntasks-per-node"),
         (["-Z"], "sbatch has no option -Z", "valid values: "),
         (["--nodes"], "missing value: --nodes", "--nodes=VALUE"),
         (["-N"], "missing value: -N", "--nodes=VALUE"),
@@ -139,7 +141,7 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
 )
 def test_what_is_no_option_is_told(typed, message, hint):
     with pytest.raises(LongshipError) as error:
-        read_options(typed)
+        read_options(typed, own=["chain"])
     assert message in str(error.value)
     assert hint in error.value.hint
 
@@ -151,8 +153,10 @@ def test_header_ends_at_the_first_command():
 
 
 def test_option_of_a_newer_slurm_is_taken_from_a_header():
-    found = read_header("#SBATCH --not-known-yet=3 --nor-this\n", "job")
-    assert found == [Option("not-known-yet", "3"), Option("nor-this", None)]
+    header = "#SBATCH --not-known-yet=3 --environment ngc-pytorch --nor-this\n#SBATCH -N 2\n"
+    assert words(read_header(header, "job")) == [
+        *("--not-known-yet=3", "--environment=ngc-pytorch", "--nor-this", "--nodes=2")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +165,7 @@ def test_option_of_a_newer_slurm_is_taken_from_a_header():
         ("#SBATCH --comment='a", "a.sbatch, line 2: No closing quotation"),
         ("#SBATCH --nodes", "a.sbatch: missing value: --nodes"),
         ("#SBATCH --nodes=2 two", 'a.sbatch: not an sbatch option: "two"'),
+        ("#SBATCH hetjob", "a.sbatch is a heterogeneous job, which Longship cannot start"),
     ],
 )
 def test_line_that_cannot_be_read_is_told(line, message):
