@@ -218,6 +218,18 @@ def greet():
 
 
 @pytest.mark.extras
+def test_extra_of_which_a_file_is_missing_is_told(core, run):
+    file = core.clone / "extras/usage/usage.py"
+    file.rename(core.folder / "removed")
+    words = ["submit.py", "local/run_training_local.sbatch", "--dry-run"]
+    done = run([sys.executable, core.clone / words[0], *words[1:]], cwd=core.clone, check=False)
+    (core.folder / "removed").rename(file)
+    error, hint = done.stderr.splitlines()
+    assert error == "error: extras/usage is incomplete: no module extras.usage.usage"
+    assert hint.startswith("hint: restore it: git checkout -- extras/usage; or remove all of it: r")
+
+
+@pytest.mark.extras
 def test_files_of_a_new_extra_are_found(core, run):
     folder = core.clone / "extras/mine"
     folder.mkdir()

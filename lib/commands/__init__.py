@@ -192,6 +192,14 @@ def main(name: str) -> None:
             ).print()
         sys.exit(1)
     except ModuleNotFoundError as missing:
+        extra = (missing.name or "").split(".")[:2]
+        if extra[0] == "extras" and len(extra) > 1:
+            directory = "/".join(extra)
+            LongshipError(
+                f"{directory} is incomplete: no module {missing.name}",
+                f"restore it: git checkout -- {directory}; or remove all of it: rm -r {directory}",
+            ).print()
+            sys.exit(1)
         if missing.name not in ("click", "tomli"):
             raise
         LongshipError(
