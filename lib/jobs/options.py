@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +75,19 @@ def split_typed(
     if "--" in before:
         place = before.index("--")
         before, after = before[:place], before[place + 1 :]
-    return read_options(before, own=own), tuple(after)
+    _check_place(after, own)
+    return read_options(before, own=own), tuple(after[1:] if after[:1] == ["--"] else after)
+
+
+def _check_place(arguments: Sequence[str], own: Sequence[str]) -> None:
+    """Stop at an option of the command among the arguments of the job, up to a second ``--``."""
+    known = [f"--{each}" for each in own]
+    for each in itertools.takewhile(lambda word: word != "--", arguments):
+        if each.partition("=")[0] in known:
+            raise LongshipError(
+                f"{each} after -- is an argument of the job, and not an option of this command",
+                f"put {each} before --; or, if the job is to get it, write -- -- in place of --",
+            )
 
 
 def read_options(

@@ -14,6 +14,7 @@ from lib.jobs.options import (
     read_options,
     read_variables,
     same_gpus,
+    split_typed,
 )
 from lib.script.errors import LongshipError
 
@@ -144,6 +145,19 @@ def test_what_is_no_option_is_told(typed, message, hint):
         read_options(typed, own=["chain"])
     assert message in str(error.value)
     assert hint in error.value.hint
+
+
+def test_option_of_the_command_is_no_argument_of_the_job():
+    """What somebody types who adds --dry-run at the end would submit a job."""
+    own = ["dry-run", "chain"]
+    for words in (["--steps", "5", "--dry-run"], ["--chain=3"]):
+        with pytest.raises(LongshipError) as error:
+            split_typed(["-N2", "--", *words], own)
+        assert str(error.value).startswith(f"{words[-1]} after -- is an argument of the job")
+        assert error.value.hint.startswith(f"put {words[-1]} before --; or")
+        assert split_typed(["-N2", "--", "--", *words], own)[1] == tuple(words)
+    assert split_typed(["--", "a", "--", "--dry-run"], own)[1] == ("a", "--", "--dry-run")
+    assert split_typed(["--", "--dry-runs", "--help"], own)[1] == ("--dry-runs", "--help")
 
 
 def test_header_ends_at_the_first_command():
