@@ -22,7 +22,6 @@ PLAIN = {
     """,
     "in the user's clone, whose permissions are the user's choice": """
         extras/site_check/site_new.py: create
-        lib/images/patched_files.bash: patched_file_check patched_file_keep
         lib/packages/lock_packages.bash: lockfile_update
         lib/repositories/patches.py: write_commit write_series
         lib/repositories/update.py: _replace_series

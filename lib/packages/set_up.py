@@ -8,7 +8,6 @@ from pathlib import Path
 from lib.assets import assets
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, make_lines, open_lines, step_after_download
-from lib.images.patched_files import check_patched_files
 from lib.packages import install
 from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
@@ -119,7 +118,6 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
         assign("LIBRARY", paths.root / "lib"),
         *lines,
         *inside_lines(env._replace(held={"overlay": overlay})),
-        *check_patched_files(env),
         "",
     ]
 
