@@ -29,7 +29,7 @@ longship_main() {
   sif_add_gpus
   venv_check /e/scratch/project_465000000/me/longship/venv_pytorch_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
   command_set '/e/project1/project_465000000/me/long&ship/lib/runtimes/inside/interactive.bash' "$@"
-  command_encode
+  command_check_text
   command_exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "$longship_contract" longship "${command[@]}"
 }
 
@@ -114,9 +114,9 @@ command_exec() {
   exec "$@"
 }
 
-exported_keep REPLY UTF8 arch base bound byte code command directory each file found free \
-    free_inodes hint home image inodes lines magic mode options own owner parent path pieces \
-    reason size source stack target text told variable word
+exported_keep REPLY UTF8 arch base bound code command directory each file found free \
+    free_inodes hint home image inodes lines magic mode options own owner parent path reason \
+    size source stack target text told variable word
 
 # ---------- lib/runtimes/apptainer.bash
 
@@ -278,51 +278,14 @@ declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 
-# bytes_escape TEXT: set REPLY to input for printf %b in ASCII: an octal escape for each other byte, and two backslashes for
-# each.
-bytes_escape() {
+# command_check_text: stop at an argument that is not UTF-8: the runtimes pass arguments as JSON, with U+FFFD for its bytes.
+command_check_text() {
   local LC_ALL=C
-  local code byte
-  REPLY=${1//\\/\\\\}
-  for code in {128..255}; do
-    printf -v code '\\0%o' "$code"
-    printf -v byte '%b' "$code"
-    REPLY=${REPLY//"$byte"/"$code"}
-  done
-}
-
-# command_encode: encode a command with bytes that are not UTF-8 as octal escapes, which the contract decodes: the
-# runtimes pass arguments as JSON, with U+FFFD for such bytes. An argument is passed in pieces, which begin with + and
-# the last with =, as it can become longer than the kernel allows.
-command_encode() {
-  local LC_ALL=C
-  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
   local word
-  local -a pieces=()
   for word in "${command[@]}"; do
-    while ((${#word} > 20000)); do
-      bytes_escape "${word:0:20000}"
-      pieces+=("+$REPLY") word=${word:20000}
-    done
-    bytes_escape "$word"
-    pieces+=("=$REPLY")
+    [[ $word =~ $UTF8 ]] ||
+      fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" 'rename the file, or convert the argument'
   done
-  command=("${pieces[@]}")
-  # POSIX sh; the full stop keeps newlines at an argument's end.
-  # shellcheck disable=SC2016  # expanded inside
-  longship_contract='longship_left=$# longship_word=
-while [ "$longship_left" -gt 0 ]; do
-  longship_word=$longship_word$(printf "%b." "${1#?}")
-  longship_word=${longship_word%.}
-  case $1 in =*)
-    set -- "$@" "$longship_word"
-    longship_word= ;;
-  esac
-  shift
-  longship_left=$((longship_left - 1))
-done
-unset longship_left longship_word
-'${longship_contract-}
 }
 
 # patched_file_add OURS TARGET: bind our file read-only over the image's own.
