@@ -59,7 +59,7 @@ overlay_build() {
   at_exit overlay_discard
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   overlay_identify_image
-  version_keep_foreign "$active"
+  store_keep_foreign "$active"
   if [[ -z $1 ]] && foreign_overlay_take; then return; fi
   requirements_check
   lockfile_choose
@@ -88,7 +88,7 @@ overlay_build() {
     note "an overlay with these versions exists: $version"
     overlay_add_base "$version.json"
   fi
-  version_link "$active" "${version##*/}"
+  store_link "$active" "$version"
   record_value "$version.json" sha256
   printf 'active: %s (%s)\n' "$active" "$REPLY" >&2
 }

@@ -13,6 +13,8 @@
 source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
 # shellcheck source=lib/runtimes/overlay.bash
 source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
+# shellcheck source=lib/store/store.bash
+source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
 declare -g VENV_KEPT_DAYS=14 # longer than the longest job of any site (Olivia: 7 d)
 
@@ -164,8 +166,7 @@ venv_activate() {
   elif [[ -e $venv/pyvenv.cfg ]]; then
     note "keeping the previous venv, which was not built by Longship: $(readlink -f -- "$venv")"
   fi
-  ln -s -- "venvs/${venv_new##*/}" "$venv.partial.$$"
-  mv -T -- "$venv.partial.$$" "$venv"
+  store_link "$venv" "$venv_new"
 }
 
 # venv_discard: remove an incomplete venv, whatever ended the installation.
@@ -183,11 +184,11 @@ venv_remove_unfinished() {
 
 # venv_remove_replaced DIR: remove venvs that no job can still use. A venv's modification time is when it was replaced.
 venv_remove_replaced() {
-  local old
-  while IFS= read -r -d '' old; do
-    rm -rf -- "$old" 2>/dev/null || : # a program can still hold a file in it
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$venv_new" \
+  local -a old=()
+  mapfile -t -d '' old < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" \
     -mtime "+$VENV_KEPT_DAYS" -print0)
+  store_find_unused "$venv" ${old[@]+"${old[@]}"}
+  rm -rf -- ${store_unused[@]+"${store_unused[@]}"} 2>/dev/null || : # a program can still hold a file in one
 }
 
 # installer_choose IMAGE_TORCH: set installer, and uv if that is the installer.

@@ -351,7 +351,7 @@ def test_running_launcher_keeps_the_overlay_that_it_started_with(on_host, wheels
     assert len(on_host.versions()) == 2
     assert run([launcher, "longship_tiny"], env=on_host.environment).stdout == "1.0\n"
     done = on_host.overlay("--prune", "--yes")
-    assert f"kept, {launcher} uses it" in done.stderr
+    assert f"kept, pinned by {launcher}" in done.stderr
     launcher.unlink()
     done = on_host.overlay("--prune", "--yes")
     assert "deleted: " in done.stderr and "freed: " in done.stderr
@@ -374,7 +374,7 @@ def test_running_job_keeps_its_overlay(on_host, tmp_path, run):
     on_host.require("longship_tiny")
     on_host.overlay()
     path = {"PATH": f"{programs}:{processes.PATH}"}
-    assert "kept, job 4711 uses it" in on_host.overlay("--prune", "--yes", env=path).stderr
+    assert "kept, pinned by job 4711" in on_host.overlay("--prune", "--yes", env=path).stderr
     (programs / "squeue").write_text("#!/bin/sh\n")
     assert "deleted: " in on_host.overlay("--prune", "--yes", env=path).stderr
 
