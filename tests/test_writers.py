@@ -52,7 +52,7 @@ PLAIN = {
     "in a venv, whose directory is closed": """
         lib/packages/venv.bash: venv_install_packages venv_activate
         lib/packages/inside/layer_venv.py: layer
-        lib/packages/inside/module_index.py: write
+        extras/overlay_speed/inside/module_index.py: write
     """,
     "in project_dir, which is closed": """
         lib/repositories/changes.py: take_snapshot save_unfiltered restore_unfiltered

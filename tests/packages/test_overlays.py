@@ -132,6 +132,7 @@ def freeze(run, clean_environment, tmp_path):
             f"LIBRARY={quote(str(ROOT))}/lib",
             f"work={tmp_path} overlay_tree={tree} overlay_prefix={tree} processors={processors}",
             "image_id='sha256:1\"' python=3.12.1 arch=amd64 base=/an/image",
+            "overlay_steps=5",
             "overlay_freeze 'uv 1'",
         ]
         environment = {**clean_environment, "PYTHONHASHSEED": "0"}  # as a build sets it
