@@ -13,9 +13,9 @@ source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 # shellcheck source=lib/store/store.bash
 source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
-declare -g BUILD_ANEW='python3 build_container.py --force && python3 move_built_container_to_active.py'
+declare -g image_build_anew='python3 build_container.py --force && python3 move_built_container_to_active.py'
 
-declare -g LIST_VERSIONS='list the versions: python3 move_built_container_to_active.py --list'
+declare -g image_list_versions='list the versions: python3 move_built_container_to_active.py --list'
 
 # image_activate ACTIVE: activate the new image; wait for another process that does the same.
 image_activate() {
@@ -62,7 +62,7 @@ image_fail_to_activate() {
   elif [[ -e $1.json ]]; then
     fail "the new image is missing, only its record exists: $1" 'run: python3 build_container.py --force'
   fi
-  fail "no new image to activate: $1" "run: python3 build_container.py; or $LIST_VERSIONS"
+  fail "no new image to activate: $1" "run: python3 build_container.py; or $image_list_versions"
 }
 
 # version_name RECORD: print the file name that a new image gets as a version: with its time and checksum.
@@ -99,7 +99,7 @@ image_check_whole() {
 
 # version_activate ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
 version_activate() {
-  [[ -e $2 ]] || fail "no such version: $2" "$LIST_VERSIONS"
+  [[ -e $2 ]] || fail "no such version: $2" "$image_list_versions"
   store_keep_foreign "$1"
   store_activate "$@"
   printf 'active image: %s\n' "${2##*/}" >&2
@@ -109,7 +109,7 @@ version_activate() {
 version_roll_back() {
   [[ -L $1 ]] || fail "no active image: $1" 'run: python3 build_container.py'
   store_previous "$1"
-  [[ -n $REPLY ]] || fail "no earlier version than $(store_active "$1") to roll back to" "$LIST_VERSIONS"
+  [[ -n $REPLY ]] || fail "no earlier version than $(store_active "$1") to roll back to" "$image_list_versions"
   version_use "$1" "$REPLY" rollback
 }
 
@@ -121,8 +121,8 @@ version_use() {
   if [[ $version != "${name%.*}_"* ]]; then version=${name%.*}_$version.${name##*.}; fi
   version=${1%/*}/versions/$version
   image_ask exists "$version" ||
-    fail "no such version: $version" "$LIST_VERSIONS; for one of another image, set container.image first"
-  image_check_whole "$version" "run: $BUILD_ANEW; or use another version: python3 move_built_container_to_active.py --list" always
+    fail "no such version: $version" "$image_list_versions; for one of another image, set container.image first"
+  image_check_whole "$version" "run: $image_build_anew; or use another version: python3 move_built_container_to_active.py --list" always
   version_activate "$1" "$version" "$3"
 }
 
@@ -152,7 +152,7 @@ versions_prune() {
     [[ -n $now ]] || fail "nothing was deleted: no active image: $1" \
       'run: python3 move_built_container_to_active.py'
     [[ -z $REPLY ]] || fail "nothing was deleted: the active image is damaged, $now: $REPLY" \
-      "run: python3 move_built_container_to_active.py --use VERSION; or $BUILD_ANEW"
+      "run: python3 move_built_container_to_active.py --use VERSION; or $image_build_anew"
   elif [[ -n $REPLY ]]; then
     note "kept all versions of ${1##*/}, because the active one is damaged, $now: $REPLY"
     return

@@ -6,7 +6,7 @@
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/overlay.bash"
 
-declare -g TAKEN_OVER='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
+declare -g overlay_taken_over='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
 
 # foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
 foreign_overlay_take() {
@@ -18,7 +18,7 @@ foreign_overlay_take() {
     overlay_add_base "$version.json"
   else
     step 1/1 "Checking $(readlink -f -- "$version")"
-    overlay_write_record '' "$TAKEN_OVER" "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
+    overlay_write_record '' "$overlay_taken_over" "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
   fi
   note "the overlay was not built by Longship and is used unchanged: $active"
   note 'to build it from the requirements instead, run: python3 build_overlay.py --force'
@@ -27,7 +27,7 @@ foreign_overlay_take() {
 # lists the contents of an overlay, in POSIX sh: a directory of packages for each Python, its own Python, and
 # programs whose first line names a Python that does not exist
 # shellcheck disable=SC2016  # expanded inside
-declare -g LOOK_AT_OVERLAY='cd "$1" || exit
+declare -g overlay_look_script='cd "$1" || exit
 for each in lib/python*/site-packages; do
   if [ -d "$each" ]; then each=${each%/*}; echo "packages ${each#lib/python}"; fi
 done
@@ -48,7 +48,7 @@ foreign_overlay_check() {
     *) foreign_overlay_fail "was not built by Longship, and $runtime cannot mount it" ;;
   esac
   for method in bind overlay; do
-    output=$(overlay_try "$version" "$method" sh -c "$LOOK_AT_OVERLAY" sh "$overlay_target" 2>&1) || continue
+    output=$(overlay_try "$version" "$method" sh -c "$overlay_look_script" sh "$overlay_target" 2>&1) || continue
     if [[ $'\n'$output == *$'\n''packages '* ]]; then break; fi
   done
   if [[ $'\n'$output != *$'\n''packages '* ]]; then

@@ -20,9 +20,9 @@
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
-declare -g OVERLAY_FORMAT=4 # what is built changes with it, from the same inputs
+declare -g overlay_format=4 # what is built changes with it, from the same inputs
 
-declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
+declare -g overlay_time=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
 declare -ga packer=(mksquashfs)
 
@@ -125,7 +125,7 @@ overlay_identify_image() {
 # locked. It contains no path, and no name of a user or machine.
 overlay_inputs() {
   if ((${#overlay_after_compile[@]} == 0)); then printf 'nothing of an extra\n'; fi
-  printf '%s\n' "$OVERLAY_FORMAT" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
+  printf '%s\n' "$overlay_format" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
     "$(if [[ $base == host ]]; then printf %s "$interpreter"; fi)" "$gpu" "$installer" "$compression" \
     "$("${packer[@]}" -version 2>&1 | head -n 1)" \
     "$(if [[ -n $lockfile ]]; then sed '/^#/d' "$lockfile" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
@@ -186,12 +186,12 @@ overlay_freeze() {
   # a file that is bound over one of these (container.patched_files) is noticed.
   rm -f -- "$overlay_tree/.lock" # of uv
   overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
-  find "$overlay_tree" -exec touch -h -d "@$OVERLAY_TIME" {} +
+  find "$overlay_tree" -exec touch -h -d "@$overlay_time" {} +
   venv_compile "$overlay_prefix" "$processors"
   overlay_run_hooks "${packages[0]}" ${overlay_after_compile[@]+"${overlay_after_compile[@]}"}
   # without hashes: online they are those of all files of a version, offline of the one used
   pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$work/pins.txt" | strip_passwords | LC_ALL=C sort)
-  record_write "$manifest" format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
+  record_write "$manifest" format "$overlay_format" image "$image_id" python "$python" architecture "$arch" \
     uv "$1" requirements "$(requirements_print)" lock "$pins"
   if [[ $base == host ]]; then shared_open "$overlay_tree"; fi
 }
@@ -247,7 +247,7 @@ overlay_pack() {
   if [[ $3 == zstd ]]; then how+=(-Xcompression-level 3); fi
   rm -f -- "$2"
   "${packer[@]}" "$1" "$2" "${how[@]}" "${@:4}" -b 128K -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs \
-    -all-time "$OVERLAY_TIME" -mkfs-time "$OVERLAY_TIME" -noappend -quiet
+    -all-time "$overlay_time" -mkfs-time "$overlay_time" -noappend -quiet
 }
 
 # overlay_choose_method: set method to what works on this machine; only a real mount shows it.

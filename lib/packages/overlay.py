@@ -59,7 +59,7 @@ def build_lines(
     env = env._replace(purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
     shared = (link.parent, *(link.parent / each for each in ("versions", "unpacked")))
     return [
-        assign("LIBRARY", paths.root / "lib"),
+        assign("longship_library", paths.root / "lib"),
         call("on_interrupt", command_line),
         *make_lines(paths, *shared),
         call("pins_make", link.parent / "pins"),

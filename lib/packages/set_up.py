@@ -79,7 +79,7 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
     wanted = env.packages.wanted or not (cloned or fetched)
     offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
     return [
-        assign("LIBRARY", here.root / "lib"),
+        assign("longship_library", here.root / "lib"),
         *_directory_lines(here, command_line, here.offline),
         *cloned,
         *bundled,
@@ -115,7 +115,7 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
         return lines
     overlay = env.overlay if env.venv and mode != "update" else ""
     return [
-        assign("LIBRARY", paths.root / "lib"),
+        assign("longship_library", paths.root / "lib"),
         *lines,
         *inside_lines(env._replace(held={"overlay": overlay})),
         "",

@@ -16,7 +16,7 @@ source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
 # shellcheck source=lib/store/store.bash
 source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
-declare -g VENV_KEPT_DAYS=14 # longer than the longest job of any site (Olivia: 7 d)
+declare -g venv_kept_days=14 # longer than the longest job of any site (Olivia: 7 d)
 
 # venv_install VENV OVERLAY FORCE INSTALLER UV: make VENV a link to a venv with all configured packages, above
 # OVERLAY, if given; build it anew if FORCE is given.
@@ -48,7 +48,7 @@ venv_install() {
   installer_choose "$image_torch"
   venv_create "$venv_new"
   if [[ -n $venv_overlay ]]; then
-    inside "$venv_new/bin/python" "$LIBRARY/packages/inside" layer_venv.layer "$overlay_target" ||
+    inside "$venv_new/bin/python" "$longship_library/packages/inside" layer_venv.layer "$overlay_target" ||
       fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" "read Python's output above"
   fi
   step 2/4 'Installing the packages'
@@ -131,7 +131,7 @@ venv_run_scripts() {
   local -i at
   for ((at = 0; at < ${#scripts[@]}; at += 2)); do
     note "running ${scripts[at + 1]} in $repositories_directory/${scripts[at]}"
-    inside "$venv_new/bin/python" "$LIBRARY/packages/inside" install_packages.run_script "$wheelhouse" \
+    inside "$venv_new/bin/python" "$longship_library/packages/inside" install_packages.run_script "$wheelhouse" \
       "$repositories_directory/${scripts[at]}" "${scripts[at + 1]}" ||
       fail_writing "$venv_new" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
         'correct the script; its output is above; then run the command again'
@@ -186,7 +186,7 @@ venv_remove_unfinished() {
 venv_remove_replaced() {
   local -a old=()
   mapfile -t -d '' old < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" \
-    -mtime "+$VENV_KEPT_DAYS" -print0)
+    -mtime "+$venv_kept_days" -print0)
   store_find_unused "$venv" ${old[@]+"${old[@]}"}
   rm -rf -- ${store_unused[@]+"${store_unused[@]}"} 2>/dev/null || : # a program can still hold a file in one
 }
@@ -208,7 +208,7 @@ installer_choose() {
 installer_run() {
   local directory='' output
   if ((${#sources[@]})); then directory=$repositories_directory; fi
-  local -ar install=("$1/bin/python" "$LIBRARY/packages/inside" install_packages.install "$wheelhouse"
+  local -ar install=("$1/bin/python" "$longship_library/packages/inside" install_packages.install "$wheelhouse"
     "$directory" "$installer" "$uv" "${@:2}")
   if inside "${install[@]}"; then return; fi
   if [[ -z $wheelhouse ]]; then # its output went to the terminal, for the progress: run it again to read it
@@ -239,7 +239,7 @@ uv_find() {
 # uv_is_pinned COMMAND...: whether this uv can be started and has the pinned version.
 uv_is_pinned() {
   local pinned
-  pinned=$(sed -n 's/^uv==/uv /p' "$LIBRARY/packages/inside/uv.txt")
+  pinned=$(sed -n 's/^uv==/uv /p' "$longship_library/packages/inside/uv.txt")
   [[ $("$@" --version 2>/dev/null) == "$pinned"?( *) ]]
 }
 
@@ -249,7 +249,7 @@ uv_fetch() {
   note 'installing uv'
   if output=$({ inside python3 -m venv "$uv.partial.$$" &&
     inside "$uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
-      install -r "$LIBRARY/packages/inside/uv.txt"; } 2>&1); then
+      install -r "$longship_library/packages/inside/uv.txt"; } 2>&1); then
     mv -f -- "$uv.partial.$$/bin/uv" "$uv"
     return
   fi

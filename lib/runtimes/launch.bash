@@ -141,7 +141,7 @@ command_set() {
 }
 
 # UTF-8, by well-formed byte sequences: the Unicode Standard, table 3-7.
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+declare -g launch_utf8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 
@@ -150,7 +150,7 @@ command_check_text() {
   local LC_ALL=C
   local word
   for word in "${command[@]}"; do
-    [[ $word =~ $UTF8 ]] ||
+    [[ $word =~ $launch_utf8 ]] ||
       fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" 'rename the file, or convert the argument'
   done
 }

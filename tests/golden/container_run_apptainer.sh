@@ -84,20 +84,26 @@ exec "$@"'
 
 # ---------- lib/script/exported.bash
 
-# exported_keep NAME...: save and unset exported variables whose names this script uses.
+# exported_keep: save and unset the exported variables that could have the name of one of this
+# script's: those in lower case, but for proxies, which programs read, and REPLY.
 # shellcheck disable=SC2034 # scripts that start a program read it
 exported_keep() {
   declare -gA longship_kept=()
+  local longship_each
   # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
   local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
-  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
-  while (($#)); do
+  set -- REPLY
+  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- REPLY LC_ALL; fi
+  # by their first letter: `compgen -e` would need a process in each rank
+  for longship_each in "$@" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" \
+    "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" "${!n@}" "${!o@}" "${!p@}" "${!q@}" "${!r@}" \
+    "${!s@}" "${!t@}" "${!u@}" "${!v@}" "${!w@}" "${!x@}" "${!y@}" "${!z@}"; do
+    case $longship_each in longship_* | *_proxy) continue ;; esac
     # a job script, which sources this file, also has variables that are not exported
-    if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
-      longship_kept[$1]=${!1}
-      unset -v "$1"
+    if [[ -v $longship_each && $(declare -p "$longship_each") =~ ^declare\ -[A-Za-z]*x ]]; then
+      longship_kept[$longship_each]=${!longship_each}
+      unset -v "$longship_each"
     fi
-    shift
   done
 }
 
@@ -114,9 +120,7 @@ command_exec() {
   exec "$@"
 }
 
-exported_keep REPLY UTF8 arch base bound code command directory each file found free \
-    free_inodes hint home image inodes lines magic mode options own owner parent path reason \
-    size source stack target text told variable word
+exported_keep
 
 # ---------- lib/runtimes/apptainer.bash
 
@@ -274,7 +278,7 @@ command_set() {
 }
 
 # UTF-8, by well-formed byte sequences: the Unicode Standard, table 3-7.
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+declare -g launch_utf8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 
@@ -283,7 +287,7 @@ command_check_text() {
   local LC_ALL=C
   local word
   for word in "${command[@]}"; do
-    [[ $word =~ $UTF8 ]] ||
+    [[ $word =~ $launch_utf8 ]] ||
       fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" 'rename the file, or convert the argument'
   done
 }

@@ -129,7 +129,7 @@ def freeze(run, clean_environment, tmp_path):
         lines = [
             'inside() { "$@"; }',
             f"requirements_begin '' '' '' -r {tmp_path}/requirements.txt",
-            f"LIBRARY={quote(str(ROOT))}/lib",
+            f"longship_library={quote(str(ROOT))}/lib",
             f"work={tmp_path} overlay_tree={tree} overlay_prefix={tree} processors={processors}",
             "image_id='sha256:1\"' python=3.12.1 arch=amd64 base=/an/image",
             "overlay_steps=5",
