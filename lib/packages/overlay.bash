@@ -124,8 +124,9 @@ overlay_identify_image() {
 # overlay_inputs: print one checksum of everything that decides what is built, except versions that are not
 # locked. It contains no path, and no name of a user or machine.
 overlay_inputs() {
-  if ((${#overlay_after_compile[@]} == 0)); then printf 'nothing of an extra\n'; fi
-  printf '%s\n' "$overlay_format" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
+  local format=$overlay_format
+  if ((${#overlay_after_compile[@]} == 0)); then format+=' without extras'; fi
+  printf '%s\n' "$format" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
     "$(if [[ $base == host ]]; then printf %s "$interpreter"; fi)" "$gpu" "$installer" "$compression" \
     "$("${packer[@]}" -version 2>&1 | head -n 1)" \
     "$(if [[ -n $lockfile ]]; then sed '/^#/d' "$lockfile" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
