@@ -38,7 +38,7 @@ venv_install() {
 
   local -r venvs=${venv%/*}/venvs
   directory_make "$venvs"
-  venv_remove_unfinished "$venvs"
+  venv_remove_old "$venvs"
   venv_new=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
   at_exit venv_discard
   step 1/4 "Creating the venv $venv_new"
@@ -58,7 +58,6 @@ venv_install() {
   venv_compile "$venv_new" 0
   step 4/4 'Activating the venv'
   venv_activate "$inputs"
-  venv_remove_replaced "$venvs"
 }
 
 # venv_inputs: print one checksum of everything that decides what is installed.
@@ -174,19 +173,12 @@ venv_discard() {
   if [[ ! -e $venv_new/longship-base ]]; then rm -rf -- "$venv_new"; fi
 }
 
-# venv_remove_unfinished DIR: remove what killed installations left. The lock is held: none is running.
-venv_remove_unfinished() {
-  local each
-  for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
-    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each" 2>/dev/null || :; fi
-  done
-}
-
-# venv_remove_replaced DIR: remove venvs that no job can still use. A venv's modification time is when it was replaced.
-venv_remove_replaced() {
+# venv_remove_old DIR: remove what killed installations left, and venvs that no job can still use. The lock is held: no
+# installation is running. A venv's modification time is when it was replaced.
+venv_remove_old() {
   local -a old=()
   mapfile -t -d '' old < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" \
-    -mtime "+$venv_kept_days" -print0)
+    \( -mtime "+$venv_kept_days" -o ! -exec test -e {}/longship-base \; \) -print0)
   store_find_unused "$venv" ${old[@]+"${old[@]}"}
   rm -rf -- ${store_unused[@]+"${store_unused[@]}"} 2>/dev/null || : # a program can still hold a file in one
 }
