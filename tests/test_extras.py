@@ -165,7 +165,9 @@ def own_words(extra):
         each for each in shell_files() if owner(each) == extra or each.stem == IN_LIB.get(extra)
     ]
     words = {name for each in files for name in definitions_of(each)}
-    for file in ROOT.glob(f"extras/{extra}/job.py"):
+    for file in [ROOT / f"extras/{extra}/{each}.py" for each in ("job", "overlay")]:
+        if not file.exists():
+            continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words.update(re.findall(r"\w+", node.value))

@@ -25,12 +25,13 @@ MAY_IMPORT = {
     "script": (),
     "configuration": ("script",),
     "runtimes": ("script", "configuration"),
-    "images": BASE,
+    "store": BASE,
+    "images": (*BASE, "store"),
     "repositories": BASE,
     "assets": BASE,
-    "packages": (*BASE, "images", "repositories", "assets"),
+    "packages": (*BASE, "store", "images", "repositories", "assets"),
     "jobs": (*BASE, "images", "packages", "repositories", "assets"),
-    "doctor": (*BASE, "images", "packages", "repositories", "assets", "jobs"),
+    "doctor": (*BASE, "store", "images", "packages", "repositories", "assets", "jobs"),
 }
 MAY_IMPORT["commands"] = tuple(MAY_IMPORT)
 

@@ -22,7 +22,6 @@ PLAIN = {
     """,
     "in the user's clone, whose permissions are the user's choice": """
         extras/site_check/site_new.py: create
-        lib/images/patched_files.bash: patched_file_check patched_file_keep
         lib/packages/lock_packages.bash: lockfile_update
         lib/repositories/patches.py: write_commit write_series
         lib/repositories/update.py: _replace_series
@@ -53,7 +52,7 @@ PLAIN = {
     "in a venv, whose directory is closed": """
         lib/packages/venv.bash: venv_install_packages venv_activate
         lib/packages/inside/layer_venv.py: layer
-        lib/packages/inside/module_index.py: write
+        extras/overlay_speed/inside/module_index.py: write
     """,
     "in project_dir, which is closed": """
         lib/repositories/changes.py: take_snapshot save_unfiltered restore_unfiltered

@@ -12,7 +12,7 @@ LIB = {
 }
 EXTRAS = {
     **{"docker": 250, "enroot": 90, "pyxis": 160, "bundle": 600, "wheelhouse": 400},
-    **{"overlay_speed": 280, "patched_files": 60, "explain": 600, "restarts": 450, "frozen": 300},
+    **{"overlay_speed": 280, "explain": 600, "restarts": 450, "frozen": 300},
     **{"rerun": 150, "usage": 250, "reports": 700, "interactive": 200, "sweep": 100},
     **{"evaluate": 90, "site_check": 450, "job_check": 300, "completion": 150, "": 5600},
 }

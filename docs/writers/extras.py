@@ -34,7 +34,7 @@ def _rows() -> Iterator[tuple[str, str, str, str]]:
         directory = path.parent
         extra = importlib.import_module(f"extras.{directory.name}")
         about = first_line(extra)
-        guide = re.search(r"docs/(how-to/\S+)", extra.__doc__ or "")
+        guide = re.search(r"docs/((?:how-to|explanation)/\S+)", extra.__doc__ or "")
         if guide:
             about = f"[{about}](../{guide[1]})"
         scripts = [f"{each}.py" for each in find_scripts() if (directory / f"{each}.py").exists()]

@@ -81,7 +81,7 @@ asset_fetch_locked() {
     directory_make "${tools%/*}"
     lock_run "$tools" hub_make_tools "$tools"
   fi
-  inside "$tools/bin/python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$record" "$machine" \
+  inside "$tools/bin/python" "$longship_library/assets/inside/fetch_assets.py" "$hub_cache/hub" "$record" "$machine" \
     "$kind" "$repo" "$revision" "$@" || exit 1
   asset_commit "$record"
   if [[ $REPLY != "$revision" ]]; then
@@ -95,7 +95,7 @@ hub_make_tools() {
   rm -rf -- "$1"
   if inside python3 -m venv "$1" >&2 &&
     inside "$1/bin/python" -m pip --quiet --disable-pip-version-check \
-      install -r "$LIBRARY/assets/inside/hub.txt" >&2; then
+      install -r "$longship_library/assets/inside/hub.txt" >&2; then
     return
   fi
   rm -rf -- "$1"

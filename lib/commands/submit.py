@@ -13,13 +13,13 @@ from lib.commands import Invocation
 from lib.commands.options import WrongCall, complete, script_options
 from lib.commands.verbs import WithVerbs
 from lib.configuration.sites import load_machines
-from lib.jobs.hooks import hooks
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.options import Option, is_option, split_typed
 from lib.jobs.preview import preview
 from lib.jobs.request import Asked
 from lib.jobs.submit import request_of, submit_lines
 from lib.script.command import call
+from lib.script.hooks import hooks
 from lib.script.render import render
 
 _NAME = "submit.py"

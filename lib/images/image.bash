@@ -11,7 +11,7 @@
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
-declare -g WRITTEN_TO='modified after it was built'
+declare -g image_written_to='modified after it was built'
 
 # image_is_stored FILE: whether it only names an image, which is in a store of the runtime.
 image_is_stored() {
@@ -83,7 +83,7 @@ image_damage() {
       return
     fi
     record_value "$1.json" modified
-    if [[ $(image_fingerprint "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
+    if [[ $(image_fingerprint "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$image_written_to; fi
   fi
 }
 
@@ -92,7 +92,7 @@ image_damage() {
 image_matches_record() {
   local sum
   image_damage "$1"
-  if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ -e $1.json ]]; then
+  if [[ -z $REPLY || $REPLY == "$image_written_to" ]] && [[ -e $1.json ]]; then
     if [[ -z $REPLY && ${2:-} != always ]] && ! image_is_stored "$1"; then return; fi
     sum=$(image_ask checksum "$1") || exit
     record_value "$1.json" sha256

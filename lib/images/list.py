@@ -17,8 +17,16 @@ from lib.runtimes.runtime import answer_lines
 from lib.script.errors import printable
 from lib.script.execute import read_output
 from lib.script.output import Report, as_json, columns, number, size_text
-from lib.script.records import content_of, readable_values
+from lib.script.records import content_of
 from lib.script.render import render
+from lib.store.store import (
+    Version,
+    active_version,
+    find_versions,
+    read_version,
+    record_of,
+    two_parts,
+)
 
 _Row = dict[str, Any]
 _MOVE = "python3 move_built_container_to_active.py"
@@ -32,7 +40,7 @@ def list_images(env: Environment) -> Report:
     """Describe all versions and mark the active one."""
     active, others = _images(env)
     width = columns()
-    files = [file for each in (active, *others) for file in _versions(each)]
+    files = [each.file for image in (active, *others) for each in _versions(image)]
     damages = find_damages(files, answer_lines(env))
     lines = list(_lines(active, width, damages))
     for each in others:
@@ -64,62 +72,53 @@ def _images(env: Environment) -> tuple[Path, list[Path]]:
     return active, [paths.containers / each for each in names if each != active.name]
 
 
-def _versions(active: Path) -> list[Path]:
-    return find_files(active.parent, f"versions/{glob.escape(active.stem)}_[0-9]*_*{active.suffix}")
+def _versions(active: Path) -> list[Version]:
+    return find_versions(active, f"{glob.escape(active.stem)}_[0-9]*_*{active.suffix}")
 
 
 def new_image(active: Path) -> Path | None:
     """Return the image that is built and not yet active."""
     new = active.parent / "build" / active.name
-    return new if os.path.exists(new) and os.path.exists(_record(new)) else None
-
-
-def _record(file: Path) -> Path:
-    return file.with_name(f"{file.name}.json")
+    return new if os.path.exists(new) and os.path.exists(record_of(new)) else None
 
 
 def _rows(active: Path) -> Iterator[_Row]:
     """Describe the versions of an image, then a file in its place, then the new image."""
-    used, since = _active_version(active)
-    for file in _versions(active):
-        in_use = file.name == used
-        yield _row(active, file, file.name, in_use=in_use, since=since if in_use else "")
+    for each in _versions(active):
+        since = _active_since(active, each.file.name) if each.active else ""
+        yield _row(active, each, each.file.name, since)
     if os.path.isfile(active) and not os.path.islink(active):
-        yield _row(active, active, "", in_use=True)
+        yield _row(active, read_version(active, active=True), "")
     new = new_image(active)
     if new:
-        values = readable_values(_record(new))
-        date = values.get("date", "").translate(_DASHES)
-        checksum = values.get("sha256", "").rpartition("sha256:")[2][:12]
-        yield _row(active, new, f"{active.stem}_{date}_{checksum}{active.suffix}")
+        version = read_version(new)
+        date = version.record.get("date", "").translate(_DASHES)
+        checksum = version.record.get("sha256", "").rpartition("sha256:")[2][:12]
+        yield _row(active, version, f"{active.stem}_{date}_{checksum}{active.suffix}")
 
 
-def _row(active: Path, file: Path, version: str, *, in_use: bool = False, since: str = "") -> _Row:
-    values = readable_values(_record(file))
+def _row(active: Path, version: Version, name: str, since: str = "") -> _Row:
     begin = f"{active.stem}_"
-    size = number(values.get("bytes", ""))  # docker's and podman's file contains only a tag
+    size = number(version.record.get("bytes", ""))  # docker's and podman's file contains only a tag
     return {
         "image": active.name,
-        "version": version[len(begin) * version.startswith(begin) :].rpartition(".")[0],
-        "file": str(file),
-        "built": values.get("date", ""),
-        "bytes": file.lstat().st_size if size is None else size,
-        "digest": values.get("digest", ""),
-        "source": values.get("source", ""),
-        "in_use": in_use,
+        "version": name[len(begin) * name.startswith(begin) :].rpartition(".")[0],
+        "file": str(version.file),
+        "built": version.record.get("date", ""),
+        "bytes": version.size if size is None else size,
+        "digest": version.record.get("digest", ""),
+        "source": version.record.get("source", ""),
+        "in_use": version.active,
         "since": since,
     }
 
 
-def _active_version(active: Path) -> tuple[str, str]:
-    """Return the file name of the active version, and since when it is active, as far as known."""
-    if not os.path.islink(active):
-        return "", ""
-    used = os.path.basename(os.readlink(active))
+def _active_since(active: Path, name: str) -> str:
+    """Return since when a version is active, as far as known."""
     history = content_of(active.parent / f"versions/{active.name}.history")
     lines = history.decode(errors="surrogateescape").split("\n")
     changes = (each.split() for each in lines)  # time, kind, from, to
-    return used, ([""] + [each[0] for each in changes if each[3:4] == [used]])[-1]
+    return ([""] + [each[0] for each in changes if each[3:4] == [name]])[-1]
 
 
 def _lines(active: Path, width: int, damages: Mapping[str, str]) -> Iterator[str]:
@@ -137,7 +136,7 @@ def _lines(active: Path, width: int, damages: Mapping[str, str]) -> Iterator[str
     elif not os.path.islink(active):
         yield "no active image"
     elif not os.path.exists(active):
-        yield f"active: {printable(_active_version(active)[0])}, which is missing"
+        yield f"active: {printable(active_version(active))}, which is missing"
     if new:
         yield "new image, not yet active:"
         yield _line(width, "+", new)
@@ -145,9 +144,10 @@ def _lines(active: Path, width: int, damages: Mapping[str, str]) -> Iterator[str
 
 def _line(width: int, mark: str, row: _Row, size: str = "") -> str:
     date, digest, source = (row[each] or "-" for each in ("built", "digest", "source"))
+    wide = width >= _WIDE
     begin = f"{mark} {row['version']:<29} {date:<20} {size or size_text(row['bytes']):>8}"
-    end = f"{digest[:19]:<19}  {source[: width - (84 if width >= _WIDE else 25)]}"
-    return printable(begin) + ("  " if width >= _WIDE else "\n    ") + printable(end)
+    end = f"{digest[:19]:<19}  {source[: width - (84 if wide else 25)]}"
+    return two_parts(begin, end, wide=wide)
 
 
 def find_damages(files: Sequence[Path], answers: Sequence[str] = ()) -> dict[str, str]:

@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# The active image. ACTIVE, the argument of these functions, is a link to one of the versions; activating another one
-# is a single rename, whatever the image's size. The file of a version is never changed, so running jobs keep the image
-# that they started with. The directory of the images contains:
+# The active image: ACTIVE, the argument of these functions, is a link to one of the versions, see lib/store/store.bash.
+# The directory of the images contains:
 #
 #   <image>_<arch>.sif              the active image: a link to a version; other runtimes have other endings
 #   build/                          new images, built and not yet active
@@ -11,10 +10,12 @@
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
+# shellcheck source=lib/store/store.bash
+source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
-declare -g BUILD_ANEW='python3 build_container.py --force && python3 move_built_container_to_active.py'
+declare -g image_build_anew='python3 build_container.py --force && python3 move_built_container_to_active.py'
 
-declare -g LIST_VERSIONS='list the versions: python3 move_built_container_to_active.py --list'
+declare -g image_list_versions='list the versions: python3 move_built_container_to_active.py --list'
 
 # image_activate ACTIVE: activate the new image; wait for another process that does the same.
 image_activate() {
@@ -30,7 +31,7 @@ image_activate_new() {
   local -r active=$1 image=${1%/*}/build/${1##*/}
   local -r record=$image.json
   local version=
-  if [[ ! -e $record && -n $2 && $(version_active "$active") == "$2" ]]; then
+  if [[ ! -e $record && -n $2 && $(store_active "$active") == "$2" ]]; then
     printf 'active image: %s\n' "$2" >&2
     return
   fi
@@ -52,12 +53,6 @@ version_make() {
   rm -f -- "$2.json"
 }
 
-# version_fail_to_write FILE: stop where a file cannot be written, and leave no part of it.
-version_fail_to_write() {
-  rm -f -- "$1.partial"
-  fail_writing "${1%/*}" "cannot write $1" 'see the error above'
-}
-
 # image_fail_to_activate IMAGE: stop, with the reason why it cannot be activated.
 image_fail_to_activate() {
   if [[ -e $1.json ]] && ! record_is_complete "$1.json"; then
@@ -67,7 +62,7 @@ image_fail_to_activate() {
   elif [[ -e $1.json ]]; then
     fail "the new image is missing, only its record exists: $1" 'run: python3 build_container.py --force'
   fi
-  fail "no new image to activate: $1" "run: python3 build_container.py; or $LIST_VERSIONS"
+  fail "no new image to activate: $1" "run: python3 build_container.py; or $image_list_versions"
 }
 
 # version_name RECORD: print the file name that a new image gets as a version: with its time and checksum.
@@ -104,58 +99,18 @@ image_check_whole() {
 
 # version_activate ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
 version_activate() {
-  local -r name=${2##*/} history=${1%/*}/versions/${1##*/}.history
-  local from before=''
-  [[ -e $2 ]] || fail "no such version: $2" "$LIST_VERSIONS"
-  version_keep_foreign "$1"
-  from=$(version_active "$1")
-  if [[ $from != "$name" ]]; then
-    # before it becomes true: a line that never became true does not count
-    if [[ -f $history ]]; then before=$(cat -- "$history")$'\n' || version_fail_to_write "$history"; fi
-    file_write "$history" "$before$(date -u +%Y-%m-%dT%H:%M:%SZ) $3 ${from:--} $name"$'\n'
-    version_link "$1" "$name"
-  fi
-  printf 'active image: %s\n' "$name" >&2
-}
-
-# version_link ACTIVE NAME: the swap itself.
-version_link() {
-  { ln -sfn -- "versions/$2" "$1.partial" && mv -T -- "$1.partial" "$1"; } ||
-    fail_writing "${1%/*}" "cannot activate $2 as $1" 'see the error above'
-}
-
-# version_active ACTIVE: print the file name of the active version; nothing where no version is active.
-version_active() {
-  if [[ -L $1 ]]; then basename -- "$(readlink -- "$1")"; fi
-}
-
-# version_keep_foreign ACTIVE: make a file that Longship did not build, or a link to one, a version too. The target of a
-# link is never changed or deleted.
-version_keep_foreign() {
-  if [[ ! -f $1 || -L $1 && $(readlink -- "$1") == versions/* ]]; then return; fi
-  local name=${1##*/} kept
-  kept=${1%/*}/versions/${name%.*}_$(date -u -r "$1" +%Y%m%dT%H%M%S)
-  name=_unrecorded.${name##*.}
-  until [[ ! -e $kept$name || $kept$name -ef $1 ]]; do kept+=+; done
-  kept+=$name
-  if [[ -L $1 ]]; then
-    ln -sfn -- "$(readlink -f -- "$1")" "$kept"
-  elif [[ ! -e $kept ]] && ! ln -- "$1" "$kept" 2>/dev/null; then
-    cp --reflink=auto -- "$1" "$kept.partial" && mv -- "$kept.partial" "$kept"
-  fi || version_fail_to_write "$kept"
-  version_link "$1" "${kept##*/}"
+  [[ -e $2 ]] || fail "no such version: $2" "$image_list_versions"
+  store_keep_foreign "$1"
+  store_activate "$@"
+  printf 'active image: %s\n' "${2##*/}" >&2
 }
 
 # version_roll_back ACTIVE: activate the version that was active before the active one. The lock is held.
 version_roll_back() {
-  local kind from to previous=- now
   [[ -L $1 ]] || fail "no active image: $1" 'run: python3 build_container.py'
-  now=$(version_active "$1")
-  while read -r _ kind from to; do
-    if [[ $to == "$now" && $kind == use ]]; then previous=$from; fi
-  done < <(cat -- "${1%/*}/versions/${1##*/}.history" 2>/dev/null)
-  [[ ${previous:--} != - ]] || fail "no earlier version than $now to roll back to" "$LIST_VERSIONS"
-  version_use "$1" "$previous" rollback
+  store_previous "$1"
+  [[ -n $REPLY ]] || fail "no earlier version than $(store_active "$1") to roll back to" "$image_list_versions"
+  version_use "$1" "$REPLY" rollback
 }
 
 # version_use ACTIVE VERSION KIND: activate one of the versions, named as in the list. The lock is held. A version's
@@ -166,15 +121,14 @@ version_use() {
   if [[ $version != "${name%.*}_"* ]]; then version=${name%.*}_$version.${name##*.}; fi
   version=${1%/*}/versions/$version
   image_ask exists "$version" ||
-    fail "no such version: $version" "$LIST_VERSIONS; for one of another image, set container.image first"
-  image_check_whole "$version" "run: $BUILD_ANEW; or use another version: python3 move_built_container_to_active.py --list" always
+    fail "no such version: $version" "$image_list_versions; for one of another image, set container.image first"
+  image_check_whole "$version" "run: $image_build_anew; or use another version: python3 move_built_container_to_active.py --list" always
   version_activate "$1" "$version" "$3"
 }
 
 # image_prune ACTIVE: delete the versions that nothing needs: those of the configured image, then those of other names,
 # of an earlier tag or of another configuration that shares the scratch directory.
 image_prune() {
-  local -i freed=0
   local file name
   local -A seen=(["${1##*/}"]=1)
   lock_run "$1" versions_prune "$1" "$1"
@@ -185,56 +139,54 @@ image_prune() {
     seen[$name]=1
     lock_run "${1%/*}/$name" versions_prune "${1%/*}/$name" "$1"
   done
-  bytes_format "$freed"
-  printf 'freed: %s\n' "$REPLY" >&2
+  store_print_freed
 }
 
 # versions_prune ACTIVE CONFIGURED: the active version stays, also that of another image than the configured one, as another
 # configuration can use it. Nothing is deleted if it is damaged: the last whole one could be among those. The lock is held.
 versions_prune() {
-  local -r now=$(version_active "$1")
+  local -r now=$(store_active "$1")
   REPLY=
   if [[ -n $now ]]; then image_damage "${1%/*}/versions/$now"; fi
   if [[ $1 == "$2" ]]; then
     [[ -n $now ]] || fail "nothing was deleted: no active image: $1" \
       'run: python3 move_built_container_to_active.py'
     [[ -z $REPLY ]] || fail "nothing was deleted: the active image is damaged, $now: $REPLY" \
-      "run: python3 move_built_container_to_active.py --use VERSION; or $BUILD_ANEW"
+      "run: python3 move_built_container_to_active.py --use VERSION; or $image_build_anew"
   elif [[ -n $REPLY ]]; then
     note "kept all versions of ${1##*/}, because the active one is damaged, $now: $REPLY"
     return
   elif [[ -n $now ]]; then
     note "kept, active but not configured: $now; if no configuration uses it: rm $(printf %q "$1"), then prune again"
   fi
-  versions_delete "$1" "$now"
+  versions_delete "$1"
 }
 
-# versions_delete ACTIVE VERSION: all but VERSION, the active one, the one that a swap was killed with, and those that a
-# running job has pinned; also what a killed swap left, and records of images that were deleted by hand.
+# versions_delete ACTIVE: all but the active one, the one that a swap was killed with, and those that are pinned; also what
+# a killed swap left, and records of images that were deleted by hand.
 versions_delete() {
   local -r name=${1##*/}
   local -r begin=${1%/*}/versions/${name%.*} waiting=$(version_name "${1%/*}/build/$name.json")
-  local -i bytes
+  local -a versions=()
   local file
   for file in "$begin"_[0-9]*_*."${name##*.}"; do
-    if [[ ! -e $file || ${file##*/} == "$2" || ${file##*/} == "$waiting" ]]; then
-      continue
-    elif version_is_pinned "$file"; then
-      note "kept, pinned by $REPLY: ${file##*/}"
-      continue
-    fi
-    bytes=0 # in a store other names can still need the image
-    if ! image_is_stored "$file"; then bytes=$(stat -c %s -- "$file"); fi
-    if image_ask delete "$file"; then
-      rm -f -- "$file.json"
-      printf 'deleted: %s\n' "${file##*/}" >&2
-      freed=$((freed + bytes))
-    else
-      note "kept, used by a container: ${file##*/}"
-    fi
+    if [[ ${file##*/} != "$waiting" ]]; then versions+=("$file"); fi
   done
+  store_find_unused "$1" ${versions[@]+"${versions[@]}"}
+  store_delete image_delete
   for file in "$begin"_*.partial; do rm -f -- "$file"; done
   for file in "$begin"_*."${name##*.}.json"; do
     if [[ ! -e ${file%.json} ]]; then rm -f -- "$file"; fi
   done
+}
+
+# image_delete VERSION: delete an image, see store_delete.
+image_delete() {
+  local bytes=0 # in a store other names can still need the image
+  if ! image_is_stored "$1"; then bytes=$(stat -c %s -- "$1"); fi
+  image_ask delete "$1" || {
+    note "kept, used by a container: ${1##*/}"
+    return 1
+  }
+  REPLY=$bytes
 }

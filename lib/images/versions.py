@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lib.configuration.paths import Paths, make_lines
-from lib.images.patched_files import compare_patched_files
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import active_image, check_usable
 from lib.runtimes.runtime import answer_lines
 from lib.script.command import assign, call
-from lib.script.quoting import Expansion, word
 
 
 def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
@@ -21,10 +19,9 @@ def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
     ``following`` are the commands to run next: packages belong to an image.
     """
     active = _active(env)
-    reference = Expansion(f'"$(image_reference {word(active)})"')
     typed = env.settings.command("python3", "move_built_container_to_active.py")
     activate = [call("on_interrupt", typed), call("image_activate", active)]
-    return _script(env, [*activate, *compare_patched_files(env, reference)], following)
+    return _script(env, activate, following)
 
 
 def use_lines(env: Environment, following: Sequence[str], version: str | None) -> list[str]:

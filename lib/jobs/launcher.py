@@ -70,7 +70,7 @@ def _pin_files(env: Environment, files: Mapping[str, str], launcher: Path, job: 
 def pin(needed: str, launcher: Path, job: str, directory: Path) -> None:
     """Protect an image or overlay from pruning while a job runs, or while a launcher exists.
 
-    The pin is a file in its pins/, which pins.bash reads; the job is such as ``4711 juwels``.
+    The pin is a file in its pins/, which store.bash reads; the job is such as ``4711 juwels``.
     """
     import hashlib  # 5 ms that only the writing of a launcher needs
 

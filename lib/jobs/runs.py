@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lib.configuration.paths import Paths
 from lib.configuration.tables import find_files
-from lib.jobs.hooks import hooks
 from lib.script.errors import LongshipError
+from lib.script.hooks import hooks
 from lib.script.records import read_record
 from lib.script.trust import check_trusted, is_own
 

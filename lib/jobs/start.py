@@ -11,13 +11,13 @@ from typing import NamedTuple
 from lib.configuration.paths import Paths, check_roots, is_below
 from lib.configuration.schema import entry_name
 from lib.jobs.cost import hourly_cost
-from lib.jobs.hooks import hooks
 from lib.jobs.size import Size, processes_per_node, run_name, size_of_facts
 from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import array, call, export, wrapped
 from lib.script.errors import write_error
 from lib.script.execute import make_directory
+from lib.script.hooks import hooks
 from lib.script.quoting import Expansion
 from lib.script.records import read_record, readable_values, seconds_before
 from lib.script.trust import check_trusted, is_own

@@ -11,7 +11,6 @@ from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
 from lib.jobs.cost import cost_of, round_up, together
-from lib.jobs.hooks import hooks
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_variables, same_gpus
 from lib.jobs.request import Asked, Request
@@ -20,6 +19,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, export, text_below, wrapped
 from lib.script.errors import LongshipError
+from lib.script.hooks import hooks
 from lib.script.output import json_object
 from lib.script.quoting import Expansion, Word
 

@@ -6,7 +6,7 @@
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/overlay.bash"
 
-declare -g TAKEN_OVER='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
+declare -g overlay_taken_over='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
 
 # foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
 foreign_overlay_take() {
@@ -18,54 +18,29 @@ foreign_overlay_take() {
     overlay_add_base "$version.json"
   else
     step 1/1 "Checking $(readlink -f -- "$version")"
-    overlay_write_record '' "$TAKEN_OVER" "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
+    overlay_write_record '' "$overlay_taken_over" "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
   fi
   note "the overlay was not built by Longship and is used unchanged: $active"
   note 'to build it from the requirements instead, run: python3 build_overlay.py --force'
 }
 
-# lists the contents of an overlay, in POSIX sh: a directory of packages for each Python, its own Python, and
-# programs whose first line names a Python that does not exist
-# shellcheck disable=SC2016  # expanded inside
-declare -g LOOK_AT_OVERLAY='cd "$1" || exit
-for each in lib/python*/site-packages; do
-  if [ -d "$each" ]; then each=${each%/*}; echo "packages ${each#lib/python}"; fi
-done
-bin/python -I -c "import sys; print(\"python %d.%d\" % sys.version_info[:2])" || :
-for each in bin/*; do
-  if [ -f "$each" ] && [ ! -L "$each" ] && IFS= read -r line <"$each"; then
-    case $line in
-      "#!"*/python*) [ -x "${line#??}" ] || { echo "gone ${line#??}"; break; } ;;
-    esac
-  fi
-done'
-
-# foreign_overlay_check: fail if the image cannot use it; set method to the one that mounts it.
+# foreign_overlay_check: fail if the image cannot use it; set method to the one that mounts it. Python puts only
+# directories that exist on its search path.
 foreign_overlay_check() {
-  local output='' own
+  local -r has_packages='import sys
+sys.exit(sys.prefix != sys.argv[1] or not any(each.startswith(f"{sys.prefix}/lib/python") and
+  each.endswith("/site-packages") for each in sys.path))'
+  local -r hint='set container.image to the image that it was built with; or build a new overlay: python3 build_overlay.py --force'
+  local output
   case $runtime in
     apptainer | singularity) ;;
-    *) foreign_overlay_fail "was not built by Longship, and $runtime cannot mount it" ;;
+    *) fail "overlay $(readlink -f -- "$version") was not built by Longship, and $runtime cannot mount it" "$hint" ;;
   esac
   for method in bind overlay; do
-    output=$(overlay_try "$version" "$method" sh -c "$LOOK_AT_OVERLAY" sh "$overlay_target" 2>&1) || continue
-    if [[ $'\n'$output == *$'\n''packages '* ]]; then break; fi
+    if output=$(overlay_try "$version" "$method" "$overlay_target/bin/python" -I -c "$has_packages" "$overlay_target" 2>&1); then
+      return
+    fi
   done
-  if [[ $'\n'$output != *$'\n''packages '* ]]; then
-    if [[ -n $output ]]; then printf '%s\n' "$output" >&2; fi
-    foreign_overlay_fail "cannot be mounted or does not contain a venv: $overlay_target/lib/python${python%.*}/site-packages not found"
-  fi
-  own=$(grep -m 1 '^python ' <<<"$output") ||
-    foreign_overlay_fail "was built with another image: its Python, $overlay_target/bin/python, does not start in $base"
-  grep -qx "packages ${own#* }" <<<"$output" ||
-    foreign_overlay_fail "is for Python $(sed -n 's/^packages //p' <<<"$output" | paste -s -d ' '), but the image $base has ${own#* }"
-  if output=$(grep -m 1 '^gone ' <<<"$output"); then
-    note "the overlay's programs need ${output#* }, which does not exist: start them with python -m NAME"
-  fi
-}
-
-# foreign_overlay_fail MESSAGE: fail; the file stays unchanged.
-foreign_overlay_fail() {
-  fail "overlay $(readlink -f -- "$version") $1" \
-    'set container.image to the image that it was built with; or build a new overlay: python3 build_overlay.py --force'
+  if [[ -n $output ]]; then printf '%s\n' "$output" >&2; fi
+  fail "overlay $(readlink -f -- "$version") contains no venv for Python $python of the image $base" "$hint"
 }

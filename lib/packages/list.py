@@ -15,6 +15,7 @@ from lib.runtimes.packages import OVERLAY_COMMAND
 from lib.script.errors import printable
 from lib.script.output import Report, as_json, columns, size_text
 from lib.script.records import content_of, readable_values
+from lib.store.store import find_versions, record_of, two_parts
 
 _Row = dict[str, Any]
 _WIDE = 142  # columns: each overlay is on one line
@@ -42,21 +43,19 @@ def overlays_as_json(environment: Environment) -> Report:
 def _rows(link: Path) -> Iterator[_Row]:
     """Describe all versions, oldest first."""
     pins = [(_day(each), content_of(each)) for each in find_files(link.parent, "pins/*")]
-    active = os.readlink(link) if os.path.islink(link) else ""
-    files = [each for each in find_files(link.parent, "versions/*.sqsh") if os.path.exists(each)]
-    for file in sorted(files, key=lambda each: (int(each.stat().st_mtime), each.name)):
-        values = readable_values(Path(f"{file}.json"))
+    versions = [each for each in find_versions(link, "*.sqsh") if each.file.exists()]
+    for each in sorted(versions, key=lambda each: int(each.file.stat().st_mtime)):
         # a launcher's pin counts as a use
-        uses = [day for day, pin in pins if os.fsencode(file.name) in pin]
+        uses = [day for day, pin in pins if os.fsencode(each.file.name) in pin]
         yield {
-            "overlay": file.stem,
-            "file": str(file),
-            "bytes": file.stat().st_size,
-            "in_use": active == f"versions/{file.name}",
-            "last_use": max(_day(Path(f"{file}.used")), *uses, ""),
-            "built": values.get("date", ""),
-            "requirements": values.get("requirements", ""),
-            "images": values.get("base", ""),
+            "overlay": each.file.stem,
+            "file": str(each.file),
+            "bytes": each.size,
+            "in_use": each.active,
+            "last_use": max(_day(Path(f"{each.file}.used")), *uses, ""),
+            "built": each.record.get("date", ""),
+            "requirements": each.record.get("requirements", ""),
+            "images": each.record.get("base", ""),
         }
 
 
@@ -76,7 +75,7 @@ def _lines(row: _Row, base: str, width: int) -> Iterator[str]:
     date, size = row["built"].partition("T")[0] or "-", size_text(row["bytes"])
     mark, used = "*" if row["in_use"] else " ", row["last_use"] or "never"
     yield _line(width, mark, row["overlay"], size, date, used, requirements)
-    if readable_values(Path(f"{row['file']}.json")).get("wanted") == "taken over":
+    if readable_values(record_of(Path(row["file"]))).get("wanted") == "taken over":
         yield f"  not built by Longship: {printable(os.path.realpath(row['file']))}"
     images = row["images"].split("\n")
     if row["in_use"] and base in images:
@@ -88,5 +87,6 @@ def _lines(row: _Row, base: str, width: int) -> Iterator[str]:
 
 def _line(width: int, mark: str, name: str, *cells: str) -> str:
     size, date, used, requirements = cells
-    begin = f"{mark} {name:<47} " if width >= _WIDE else f"{mark} {name}\n    "
-    return begin + printable(f"{size:>8}  {date:<10} {used:<10} {requirements}")
+    end = f"{size:>8}  {date:<10} {used:<10} {requirements}"
+    wide = width >= _WIDE
+    return two_parts(f"{mark} {name:<46}" if wide else f"{mark} {name}", end, wide=wide)

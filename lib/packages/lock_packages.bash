@@ -136,7 +136,7 @@ lockfile_update() {
   if [[ -e $lockfile_group ]] && ! lockfile_matches "$lockfile_group" image "$lockfile_image"; then
     note "$lockfile_group was for the image $(lockfile_value image "$lockfile_group"); it is now for $lockfile_image"
   fi
-  inside python3 "$LIBRARY/packages/inside" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
+  inside python3 "$longship_library/packages/inside" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
   mv -f -- "$lockfile_group.partial" "$lockfile_group"
   note "the locked versions are in $lockfile_group; commit this file"
   lockfile_discard
@@ -157,7 +157,7 @@ lockfile_print_shared() {
 # DIR/pins.txt; PYTHON... is a command.
 packages_resolve() {
   local output
-  if output=$("${@:3}" "$LIBRARY/packages/inside" resolve_packages.resolve "$2" "$1/target" \
+  if output=$("${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \
     "$arch" "$gpu" "$torch" "$repositories_directory" "$1/pins.txt" pip \
     ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
     printf '%s' "${output:+$output$'\n'}" >&2
@@ -172,6 +172,6 @@ packages_resolve() {
 # target_describe DIR: write the packages of the Python inside.
 target_describe() {
   directory_make "$1"
-  inside python3 "$LIBRARY/packages/inside" describe_image.describe_own "$1" "$base" ||
+  inside python3 "$longship_library/packages/inside" describe_image.describe_own "$1" "$base" ||
     fail_writing "$1" "cannot list the packages of $base" "read Python's output above"
 }

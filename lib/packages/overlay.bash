@@ -14,17 +14,24 @@
 # image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
 # version                         file of the new version: overlay_name_version
 # overlay_prefix, overlay_tree    path of its packages for programs, and on this machine: overlay_name_version
-# overlay_reads, image_reads      parts of these files that an import reads: overlay_find_reads
+# overlay_steps, overlay_values   number of steps; names and values that extras add to the record
 # method                          how the runtime mounts it, bind or overlay, "" if it is unpacked: overlay_can_mount
 
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
-declare -g OVERLAY_FORMAT=4 # what is built changes with it, from the same inputs
+declare -g overlay_format=4 # what is built changes with it, from the same inputs
 
-declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
+declare -g overlay_time=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
 declare -ga packer=(mksquashfs)
+
+# functions of extras, which the plan names, see lib/script/hooks.py
+declare -ga overlay_before_compile=()
+
+declare -ga overlay_after_compile=()
+
+declare -ga overlay_after_pack=()
 
 # overlay_check_arch JOB: fail if this machine cannot run programs of the target's architecture; JOB builds it.
 overlay_check_arch() {
@@ -56,10 +63,11 @@ overlay_begin() {
 overlay_build() {
   local inputs uv_version=
   version='' overlay_prefix='' installer=$2 uv=$3
+  overlay_steps=$((5 + ${#overlay_after_pack[@]})) overlay_values=()
   at_exit overlay_discard
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   overlay_identify_image
-  version_keep_foreign "$active"
+  store_keep_foreign "$active"
   if [[ -z $1 ]] && foreign_overlay_take; then return; fi
   requirements_check
   lockfile_choose
@@ -70,7 +78,7 @@ overlay_build() {
     return
   fi
   lockfile_check ''
-  step 1/6 'Resolving the versions'
+  step "1/$overlay_steps" 'Resolving the versions'
   overlay_choose_method
   overlay_resolve
   if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
@@ -81,14 +89,13 @@ overlay_build() {
     overlay_freeze "$uv_version"
     overlay_pack_version
     overlay_write_record "$image_id" "$inputs" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
-      packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression" \
-      overlay_reads "$overlay_reads" image_reads "$image_reads"
+      packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression" ${overlay_values[@]+"${overlay_values[@]}"}
     overlay_date_record "$version.json"
   else
     note "an overlay with these versions exists: $version"
     overlay_add_base "$version.json"
   fi
-  version_link "$active" "${version##*/}"
+  store_link "$active" "$version"
   record_value "$version.json" sha256
   printf 'active: %s (%s)\n' "$active" "$REPLY" >&2
 }
@@ -117,7 +124,9 @@ overlay_identify_image() {
 # overlay_inputs: print one checksum of everything that decides what is built, except versions that are not
 # locked. It contains no path, and no name of a user or machine.
 overlay_inputs() {
-  printf '%s\n' "$OVERLAY_FORMAT" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
+  local format=$overlay_format
+  if ((${#overlay_after_compile[@]} == 0)); then format+=' without extras'; fi
+  printf '%s\n' "$format" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
     "$(if [[ $base == host ]]; then printf %s "$interpreter"; fi)" "$gpu" "$installer" "$compression" \
     "$("${packer[@]}" -version 2>&1 | head -n 1)" \
     "$(if [[ -n $lockfile ]]; then sed '/^#/d' "$lockfile" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
@@ -156,45 +165,49 @@ overlay_name_version() {
 
 # overlay_install: install the packages of pins.txt.
 overlay_install() {
-  step 2/6 "Creating the venv for ${version##*/}"
+  step "2/$overlay_steps" "Creating the venv for ${version##*/}"
   if [[ $base == host ]]; then
     rm -rf -- "$overlay_prefix"
     directory_make "$overlay_prefix" # closed until shared_open
   fi
   venv_create "$overlay_prefix"
-  step 3/6 'Installing the packages'
+  step "3/$overlay_steps" 'Installing the packages'
   if [[ -s $work/pins.txt ]]; then
     installer_run "$overlay_prefix" "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
   fi
 }
 
-# overlay_freeze UV_VERSION: byte-compile the packages, and write the module index, and the manifest, the last of the
-# files.
+# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the files.
 overlay_freeze() {
-  local -r manifest=$overlay_tree/longship-overlay.json indexer=$LIBRARY/packages/inside/module_index.py
+  local -r manifest=$overlay_tree/longship-overlay.json
   local -a packages=("$overlay_tree"/lib/python*/site-packages)
   local pins
-  step 4/6 'Byte-compiling the packages'
+  step "4/$overlay_steps" 'Byte-compiling the packages'
   # A compiled file contains the time of its source: here that of the packed file. By time and not by hash, so that
   # a file that is bound over one of these (container.patched_files) is noticed.
   rm -f -- "$overlay_tree/.lock" # of uv
-  cp -- "$indexer" "${packages[0]}/longship_module_index.py"
-  find "$overlay_tree" -exec touch -h -d "@$OVERLAY_TIME" {} +
+  overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
+  find "$overlay_tree" -exec touch -h -d "@$overlay_time" {} +
   venv_compile "$overlay_prefix" "$processors"
-  inside "$overlay_prefix/bin/python" "${indexer%/*}" module_index.write "$overlay_prefix${packages[0]#"$overlay_tree"}" ||
-    fail_writing "$overlay_tree" "cannot write the module index of $overlay_prefix" "read Python's output above"
+  overlay_run_hooks "${packages[0]}" ${overlay_after_compile[@]+"${overlay_after_compile[@]}"}
   # without hashes: online they are those of all files of a version, offline of the one used
   pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$work/pins.txt" | strip_passwords | LC_ALL=C sort)
-  record_write "$manifest" format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
+  record_write "$manifest" format "$overlay_format" image "$image_id" python "$python" architecture "$arch" \
     uv "$1" requirements "$(requirements_print)" lock "$pins"
   if [[ $base == host ]]; then shared_open "$overlay_tree"; fi
+}
+
+# overlay_run_hooks PATH FUNCTION...: let extras add to the new overlay.
+overlay_run_hooks() {
+  local hook
+  for hook in "${@:2}"; do "$hook" "$1"; done
 }
 
 # overlay_pack_version: pack it, test it, and give it its name.
 overlay_pack_version() {
   local tree=$overlay_tree output
   if [[ $method == overlay ]]; then tree=$work/root; fi
-  step 5/6 "Packing the overlay with $compression"
+  step "5/$overlay_steps" "Packing the overlay with $compression"
   if [[ -t 2 ]]; then packing+=(-progress); else packing+=(-no-progress); fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
   { output=$(overlay_pack "$tree" "$version.partial" "$compression" "${packing[@]}" 2>&1 >&3); } 3>&2 || {
@@ -205,33 +218,9 @@ overlay_pack_version() {
     overlay_try "$version.partial" "$method" "$overlay_target/bin/python" -I -c '' ||
       fail "cannot start python from the new overlay $version" "read $runtime's output above"
   fi
-  overlay_find_reads
+  overlay_run_hooks "$version.partial" ${overlay_after_pack[@]+"${overlay_after_pack[@]}"}
   chmod 644 -- "$version.partial"
   file_publish "$version.partial" "$version"
-}
-
-# overlay_find_reads: set overlay_reads and image_reads to the parts of the new overlay and of the image that an import
-# of the packages reads; "" if that is not known. It writes no file: its home and temporary directories are in memory.
-overlay_find_reads() {
-  local -a options=(--contain --cleanenv)
-  local file output
-  overlay_reads='' image_reads=''
-  if [[ -z $method ]]; then return; fi
-  step 6/6 'Recording what an import reads'
-  for file in "$version.partial" "$base"; do
-    # what is in memory afterwards, the import has read
-    { sync -- "$file" && dd if="$file" iflag=nocache count=0; } &>/dev/null || :
-  done
-  overlay_add_file "$version.partial" "$overlay_target" "$method"
-  bind_format "$version.partial" /longship/overlay ro
-  bind_format "$base" /longship/image ro
-  bind_format "$LIBRARY/packages/inside" /longship/inside ro
-  output=$(requirements_print | "$runtime" --quiet exec "${options[@]}" "$base" "$overlay_target/bin/python" \
-    /longship/inside import_reads.print_parts /longship/overlay /longship/image) || {
-    note "launches will not read ahead: cannot record what an import reads; $runtime's output above has the reason"
-    return 0
-  }
-  { read -r overlay_reads && read -r image_reads; } <<<"$output" || :
 }
 
 # overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can
@@ -259,7 +248,7 @@ overlay_pack() {
   if [[ $3 == zstd ]]; then how+=(-Xcompression-level 3); fi
   rm -f -- "$2"
   "${packer[@]}" "$1" "$2" "${how[@]}" "${@:4}" -b 128K -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs \
-    -all-time "$OVERLAY_TIME" -mkfs-time "$OVERLAY_TIME" -noappend -quiet
+    -all-time "$overlay_time" -mkfs-time "$overlay_time" -noappend -quiet
 }
 
 # overlay_choose_method: set method to what works on this machine; only a real mount shows it.

@@ -16,8 +16,9 @@ from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, Packages
 from lib.runtimes.runtime import answer_lines
-from lib.script.command import assign, call, export, wrapped
+from lib.script.command import array, assign, call, export, wrapped
 from lib.script.errors import LongshipError
+from lib.script.hooks import hooks
 from lib.script.quoting import Expansion
 
 _WORK = Expansion('"$work"')
@@ -29,6 +30,7 @@ _INSTALL = (
     ("UV_NO_INSTALLER_METADATA", "1"),  # it tells when a wheel was seen
     ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
 )
+_HOOKS = ("BEFORE_COMPILE", "AFTER_COMPILE", "AFTER_PACK")
 
 
 def overlay_link(packages: Packages) -> Path:
@@ -57,7 +59,7 @@ def build_lines(
     env = env._replace(purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
     shared = (link.parent, *(link.parent / each for each in ("versions", "unpacked")))
     return [
-        assign("LIBRARY", paths.root / "lib"),
+        assign("longship_library", paths.root / "lib"),
         call("on_interrupt", command_line),
         *make_lines(paths, *shared),
         call("pins_make", link.parent / "pins"),
@@ -75,6 +77,7 @@ def build_lines(
             *("overlay_begin", link, _works(settings, paths), _image_record(env)),
             *(packages.compression, str(packages.processors), _memory(settings)),
         ),
+        *_hook_lines(),
         *inside_lines(env),
         assign("machine", settings.machine.name),
         *requirement_lines(env, offline=offline),
@@ -82,6 +85,12 @@ def build_lines(
         call("overlay_build", "force" if force else "", packages.installer, paths.tools / "uv"),
         call("next_step", _next_step(env.packages, offline)),
     ]
+
+
+def _hook_lines() -> list[str]:
+    """Return the lines that name the functions of extras."""
+    named = {each: hooks(each, "overlay").values() for each in _HOOKS}
+    return [array(f"overlay_{each.lower()}", words) for each, words in named.items() if words]
 
 
 def _memory(settings: Settings) -> str:

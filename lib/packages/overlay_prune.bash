@@ -4,55 +4,56 @@
 
 # shellcheck source=lib/runtimes/overlay.bash
 source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
+# shellcheck source=lib/store/store.bash
+source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
 # overlay_prune ACTIVE WORKS YES: delete all unused ones and the files of killed builds, in WORKS.UID too; ask first,
 # unless YES is given. The lock of all overlays is held: no build is running.
 overlay_prune() {
-  local -a unused=() pins=()
-  local path now used
-  local -i bytes=0 size
+  local -a versions=()
+  local version
+  local -i bytes=0
   active=$1
-  now=$(version_active "$active")
-  while IFS= read -r path; do
-    path=${active%/*}/versions/${path#*/}
-    if [[ ${path##*/} == "$now" ]]; then
-      continue
-    elif version_is_pinned "$path"; then
-      note "kept, $REPLY uses it: ${path##*/}"
-    else
-      unused+=("$path")
-      bytes+=$(stat -c %s -- "$path")
-      # a launcher's pin counts as a use
-      mapfile -t pins < <(grep -l -s -D skip -F -e "${path##*/}" -- "${active%/*}"/pins/*)
-      used=$(stat -c %y -- "$path.used" ${pins[@]+"${pins[@]}"} 2>/dev/null | sort | tail -n 1) || :
-      used=${used%% *}
-      printf '%s, last used: %s\n' "$(basename -- "$path" .sqsh)" "${used:-never}" >&2
-    fi
+  while IFS= read -r version; do
+    versions+=("${active%/*}/versions/${version#*/}")
   done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
-  if ((${#unused[@]} == 0)); then
+  store_find_unused "$active" ${versions[@]+"${versions[@]}"}
+  if ((${#store_unused[@]} == 0)); then
     note 'no unused overlays'
     overlay_prune_leftovers "$2"
     return
   fi
-  bytes_format "$bytes"
-  [[ -n $3 ]] || confirm "delete ${#unused[@]} overlays ($REPLY)?"
-  bytes=0
-  for path in "${unused[@]}"; do
-    # the answer can have taken a while
-    if version_is_pinned "$path"; then continue; fi
-    size=$(stat -c %s -- "$path")
-    if ! rm -f -- "$path.json" "$path" "$path.used"; then
-      note "kept, owned by $(stat -c %U -- "$path"): ${path##*/}"
-      continue
-    fi
-    overlay_unpacked_directory "$path"
-    overlay_delete_unpacked "$REPLY"
-    printf 'deleted: %s\n' "${path##*/}" >&2
-    bytes+=$size
+  for version in "${store_unused[@]}"; do
+    bytes+=$(stat -c %s -- "$version")
+    overlay_print_use "$version"
   done
-  overlay_prune_leftovers "$2"
   bytes_format "$bytes"
-  printf 'freed: %s\n' "$REPLY" >&2
+  [[ -n $3 ]] || confirm "delete ${#store_unused[@]} overlays ($REPLY)?"
+  store_delete overlay_delete
+  overlay_prune_leftovers "$2"
+  store_print_freed
+}
+
+# overlay_print_use VERSION: print when it was last used; a launcher's pin counts as a use.
+overlay_print_use() {
+  local -a pins=()
+  local used
+  mapfile -t pins < <(grep -l -s -D skip -F -e "${1##*/}" -- "${active%/*}"/pins/*)
+  used=$(stat -c %y -- "$1.used" ${pins[@]+"${pins[@]}"} 2>/dev/null | sort | tail -n 1) || :
+  used=${used%% *}
+  printf '%s, last used: %s\n' "$(basename -- "$1" .sqsh)" "${used:-never}" >&2
+}
+
+# overlay_delete VERSION: delete an overlay, see store_delete; what it was unpacked to goes last.
+overlay_delete() {
+  local -r bytes=$(stat -c %s -- "$1")
+  rm -f -- "$1" "$1.used" || {
+    note "kept, owned by $(stat -c %U -- "$1"): ${1##*/}"
+    return 1
+  }
+  overlay_unpacked_directory "$1"
+  overlay_delete_unpacked "$REPLY"
+  REPLY=$bytes
 }
 
 # confirm QUESTION: exit unless the answer is yes.

@@ -8,7 +8,6 @@ from pathlib import Path
 from lib.assets import assets
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, make_lines, open_lines, step_after_download
-from lib.images.patched_files import check_patched_files
 from lib.packages import install
 from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
@@ -80,7 +79,7 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
     wanted = env.packages.wanted or not (cloned or fetched)
     offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
     return [
-        assign("LIBRARY", here.root / "lib"),
+        assign("longship_library", here.root / "lib"),
         *_directory_lines(here, command_line, here.offline),
         *cloned,
         *bundled,
@@ -116,10 +115,9 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
         return lines
     overlay = env.overlay if env.venv and mode != "update" else ""
     return [
-        assign("LIBRARY", paths.root / "lib"),
+        assign("longship_library", paths.root / "lib"),
         *lines,
         *inside_lines(env._replace(held={"overlay": overlay})),
-        *check_patched_files(env),
         "",
     ]
 

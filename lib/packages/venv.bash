@@ -13,8 +13,10 @@
 source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
 # shellcheck source=lib/runtimes/overlay.bash
 source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
+# shellcheck source=lib/store/store.bash
+source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
-declare -g VENV_KEPT_DAYS=14 # longer than the longest job of any site (Olivia: 7 d)
+declare -g venv_kept_days=14 # longer than the longest job of any site (Olivia: 7 d)
 
 # venv_install VENV OVERLAY FORCE INSTALLER UV: make VENV a link to a venv with all configured packages, above
 # OVERLAY, if given; build it anew if FORCE is given.
@@ -36,7 +38,7 @@ venv_install() {
 
   local -r venvs=${venv%/*}/venvs
   directory_make "$venvs"
-  venv_remove_unfinished "$venvs"
+  venv_remove_old "$venvs"
   venv_new=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
   at_exit venv_discard
   step 1/4 "Creating the venv $venv_new"
@@ -46,7 +48,7 @@ venv_install() {
   installer_choose "$image_torch"
   venv_create "$venv_new"
   if [[ -n $venv_overlay ]]; then
-    inside "$venv_new/bin/python" "$LIBRARY/packages/inside" layer_venv.layer "$overlay_target" ||
+    inside "$venv_new/bin/python" "$longship_library/packages/inside" layer_venv.layer "$overlay_target" ||
       fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" "read Python's output above"
   fi
   step 2/4 'Installing the packages'
@@ -56,7 +58,6 @@ venv_install() {
   venv_compile "$venv_new" 0
   step 4/4 'Activating the venv'
   venv_activate "$inputs"
-  venv_remove_replaced "$venvs"
 }
 
 # venv_inputs: print one checksum of everything that decides what is installed.
@@ -129,7 +130,7 @@ venv_run_scripts() {
   local -i at
   for ((at = 0; at < ${#scripts[@]}; at += 2)); do
     note "running ${scripts[at + 1]} in $repositories_directory/${scripts[at]}"
-    inside "$venv_new/bin/python" "$LIBRARY/packages/inside" install_packages.run_script "$wheelhouse" \
+    inside "$venv_new/bin/python" "$longship_library/packages/inside" install_packages.run_script "$wheelhouse" \
       "$repositories_directory/${scripts[at]}" "${scripts[at + 1]}" ||
       fail_writing "$venv_new" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
         'correct the script; its output is above; then run the command again'
@@ -164,8 +165,7 @@ venv_activate() {
   elif [[ -e $venv/pyvenv.cfg ]]; then
     note "keeping the previous venv, which was not built by Longship: $(readlink -f -- "$venv")"
   fi
-  ln -s -- "venvs/${venv_new##*/}" "$venv.partial.$$"
-  mv -T -- "$venv.partial.$$" "$venv"
+  store_link "$venv" "$venv_new"
 }
 
 # venv_discard: remove an incomplete venv, whatever ended the installation.
@@ -173,21 +173,14 @@ venv_discard() {
   if [[ ! -e $venv_new/longship-base ]]; then rm -rf -- "$venv_new"; fi
 }
 
-# venv_remove_unfinished DIR: remove what killed installations left. The lock is held: none is running.
-venv_remove_unfinished() {
-  local each
-  for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
-    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each" 2>/dev/null || :; fi
-  done
-}
-
-# venv_remove_replaced DIR: remove venvs that no job can still use. A venv's modification time is when it was replaced.
-venv_remove_replaced() {
-  local old
-  while IFS= read -r -d '' old; do
-    rm -rf -- "$old" 2>/dev/null || : # a program can still hold a file in it
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$venv_new" \
-    -mtime "+$VENV_KEPT_DAYS" -print0)
+# venv_remove_old DIR: remove what killed installations left, and venvs that no job can still use. The lock is held: no
+# installation is running. A venv's modification time is when it was replaced.
+venv_remove_old() {
+  local -a old=()
+  mapfile -t -d '' old < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" \
+    \( -mtime "+$venv_kept_days" -o ! -exec test -e {}/longship-base \; \) -print0)
+  store_find_unused "$venv" ${old[@]+"${old[@]}"}
+  rm -rf -- ${store_unused[@]+"${store_unused[@]}"} 2>/dev/null || : # a program can still hold a file in one
 }
 
 # installer_choose IMAGE_TORCH: set installer, and uv if that is the installer.
@@ -207,7 +200,7 @@ installer_choose() {
 installer_run() {
   local directory='' output
   if ((${#sources[@]})); then directory=$repositories_directory; fi
-  local -ar install=("$1/bin/python" "$LIBRARY/packages/inside" install_packages.install "$wheelhouse"
+  local -ar install=("$1/bin/python" "$longship_library/packages/inside" install_packages.install "$wheelhouse"
     "$directory" "$installer" "$uv" "${@:2}")
   if inside "${install[@]}"; then return; fi
   if [[ -z $wheelhouse ]]; then # its output went to the terminal, for the progress: run it again to read it
@@ -238,7 +231,7 @@ uv_find() {
 # uv_is_pinned COMMAND...: whether this uv can be started and has the pinned version.
 uv_is_pinned() {
   local pinned
-  pinned=$(sed -n 's/^uv==/uv /p' "$LIBRARY/packages/inside/uv.txt")
+  pinned=$(sed -n 's/^uv==/uv /p' "$longship_library/packages/inside/uv.txt")
   [[ $("$@" --version 2>/dev/null) == "$pinned"?( *) ]]
 }
 
@@ -248,7 +241,7 @@ uv_fetch() {
   note 'installing uv'
   if output=$({ inside python3 -m venv "$uv.partial.$$" &&
     inside "$uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
-      install -r "$LIBRARY/packages/inside/uv.txt"; } 2>&1); then
+      install -r "$longship_library/packages/inside/uv.txt"; } 2>&1); then
     mv -f -- "$uv.partial.$$/bin/uv" "$uv"
     return
   fi

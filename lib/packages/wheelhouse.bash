@@ -66,7 +66,7 @@ wheelhouse_discard() {
 
 # wheelhouse_describe DIR: write the target's Python version and the packages of its image.
 wheelhouse_describe() {
-  local -ar describe=("$host_python" "$LIBRARY/packages/inside" describe_image.write_description "$1")
+  local -ar describe=("$host_python" "$longship_library/packages/inside" describe_image.write_description "$1")
   if [[ -n $lockfile ]]; then
     "${describe[@]}" "$(lockfile_value python "$lockfile")" "$(lockfile_value glibc "$lockfile")"
   elif [[ $runs_here == yes && ($base != host || -z $configured_python) ]]; then
@@ -93,7 +93,7 @@ wheelhouse_read_archive() {
   local reason
   [[ -n $archive && -e $archive ]] || return 1
   note "reading $archive"
-  if reason=$("$host_python" "$LIBRARY/packages/inside" describe_image.describe_archive "$1" "$archive" 2>&1); then return; fi
+  if reason=$("$host_python" "$longship_library/packages/inside" describe_image.describe_archive "$1" "$archive" 2>&1); then return; fi
   reason="${reason##*$'\n'}"
   [[ -n $configured_python ]] || fail "cannot read the image archive $archive: $reason" \
     "run: python3 build_container.py download --force --machine $machine; or set packages.python = \"3.12\""
@@ -108,7 +108,7 @@ wheelhouse_make_fetcher() {
   rm -rf -- "$fetcher" "$fetcher.partial"
   if ! "$host_python" -m venv "$fetcher.partial" >&2 ||
     ! "$fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
-      'pip>=24' 'build>=1' -r "$LIBRARY/packages/inside/uv.txt" >&2; then
+      'pip>=24' 'build>=1' -r "$longship_library/packages/inside/uv.txt" >&2; then
     rm -rf -- "$fetcher.partial"
     fail_writing "${fetcher%/*}" 'cannot install pip, build and uv, which download the packages' \
       "check the network, and that Python has venv; pip's output above has the details"
@@ -121,7 +121,7 @@ wheelhouse_resolve() {
   local variable
   while IFS= read -r -d '' variable; do # for uv and for builds, which do not take pip's options
     export "${variable?}"
-  done < <("$fetcher/bin/python" "$LIBRARY/packages/inside" install_packages.print_variables "$@")
+  done < <("$fetcher/bin/python" "$longship_library/packages/inside" install_packages.print_variables "$@")
   if [[ -n $lockfile ]]; then
     note "using the locked versions of $lockfile"
     sed '/^#/d' "$lockfile" >"$unfinished/pins.txt"
@@ -148,7 +148,7 @@ wheelhouse_fetch() {
 # wheelhouse_run FUNCTION ARGUMENT...: call a function of inside/target_wheels.py.
 wheelhouse_run() {
   local name=${lockfile_group##*/}
-  "$fetcher/bin/python" "$LIBRARY/packages/inside" "target_wheels.$1" "$downloads" "${name%.lock}" "$arch" \
+  "$fetcher/bin/python" "$longship_library/packages/inside" "target_wheels.$1" "$downloads" "${name%.lock}" "$arch" \
     "$unfinished" "${@:2}"
 }
 

@@ -141,55 +141,18 @@ command_set() {
 }
 
 # UTF-8, by well-formed byte sequences: the Unicode Standard, table 3-7.
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+declare -g launch_utf8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 
-# bytes_escape TEXT: set REPLY to input for printf %b in ASCII: an octal escape for each other byte, and two backslashes for
-# each.
-bytes_escape() {
+# command_check_text: stop at an argument that is not UTF-8: the runtimes pass arguments as JSON, with U+FFFD for its bytes.
+command_check_text() {
   local LC_ALL=C
-  local code byte
-  REPLY=${1//\\/\\\\}
-  for code in {128..255}; do
-    printf -v code '\\0%o' "$code"
-    printf -v byte '%b' "$code"
-    REPLY=${REPLY//"$byte"/"$code"}
-  done
-}
-
-# command_encode: encode a command with bytes that are not UTF-8 as octal escapes, which the contract decodes: the
-# runtimes pass arguments as JSON, with U+FFFD for such bytes. An argument is passed in pieces, which begin with + and
-# the last with =, as it can become longer than the kernel allows.
-command_encode() {
-  local LC_ALL=C
-  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
   local word
-  local -a pieces=()
   for word in "${command[@]}"; do
-    while ((${#word} > 20000)); do
-      bytes_escape "${word:0:20000}"
-      pieces+=("+$REPLY") word=${word:20000}
-    done
-    bytes_escape "$word"
-    pieces+=("=$REPLY")
+    [[ $word =~ $launch_utf8 ]] ||
+      fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" 'rename the file, or convert the argument'
   done
-  command=("${pieces[@]}")
-  # POSIX sh; the full stop keeps newlines at an argument's end.
-  # shellcheck disable=SC2016  # expanded inside
-  longship_contract='longship_left=$# longship_word=
-while [ "$longship_left" -gt 0 ]; do
-  longship_word=$longship_word$(printf "%b." "${1#?}")
-  longship_word=${longship_word%.}
-  case $1 in =*)
-    set -- "$@" "$longship_word"
-    longship_word= ;;
-  esac
-  shift
-  longship_left=$((longship_left - 1))
-done
-unset longship_left longship_word
-'${longship_contract-}
 }
 
 # patched_file_add OURS TARGET: bind our file read-only over the image's own.

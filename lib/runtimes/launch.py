@@ -25,7 +25,6 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         if not env.for_ranks:
             (begin,) = make_lines(env.paths)
         prepare = _prepare_lines(env, script)
-    encode = env.image and not env.in_pyxis
     return [
         *([call("exit_delay"), call("rank_export")] if env.for_ranks else []),
         begin,
@@ -34,7 +33,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         *venv_check_lines(env),
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
         command_line(env),
-        *([call("command_encode")] if encode else []),
+        *([call("command_check_text")] if env.image and not env.in_pyxis else []),
         call("command_exec", *env.module.command_prefix(env), Expansion('"${command[@]}"')),
     ]
 

@@ -2,20 +2,26 @@
 # Variables that the caller exports reach the program unchanged. An assignment, even by `local`, keeps the
 # export flag of a name: an exported `image` or `options` would reach the program with this script's value.
 
-# exported_keep NAME...: save and unset exported variables whose names this script uses.
+# exported_keep: save and unset the exported variables that could have the name of one of this
+# script's: those in lower case, but for proxies, which programs read, and REPLY.
 # shellcheck disable=SC2034 # scripts that start a program read it
 exported_keep() {
   declare -gA longship_kept=()
+  local longship_each
   # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
   local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
-  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
-  while (($#)); do
+  set -- REPLY
+  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- REPLY LC_ALL; fi
+  # by their first letter: `compgen -e` would need a process in each rank
+  for longship_each in "$@" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" \
+    "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" "${!n@}" "${!o@}" "${!p@}" "${!q@}" "${!r@}" \
+    "${!s@}" "${!t@}" "${!u@}" "${!v@}" "${!w@}" "${!x@}" "${!y@}" "${!z@}"; do
+    case $longship_each in longship_* | *_proxy) continue ;; esac
     # a job script, which sources this file, also has variables that are not exported
-    if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
-      longship_kept[$1]=${!1}
-      unset -v "$1"
+    if [[ -v $longship_each && $(declare -p "$longship_each") =~ ^declare\ -[A-Za-z]*x ]]; then
+      longship_kept[$longship_each]=${!longship_each}
+      unset -v "$longship_each"
     fi
-    shift
   done
 }
 

@@ -4,7 +4,7 @@
 # open; the owner's children inherit the open file, so the lock lasts as long as the last of them. Until
 # then it is refreshed every few seconds; a lock that nobody holds is taken over.
 
-declare -g LOCK_PATIENCE=60 # seconds without a sign of life from another host
+declare -g lock_patience=60 # seconds without a sign of life from another host
 
 # the locks that this process holds, the open file of each, and the process that refreshes it
 declare -ga held_locks=()
@@ -194,10 +194,10 @@ lock_is_stale() {
   read -r -d '' -a times <<<"$sign" || :
   if ((${#times[@]} < 2)); then return 1; fi # it has just been released
   if ((${times[2]:-0} > times[1])); then times[1]=${times[2]}; fi
-  if ((times[0] - times[1] > LOCK_PATIENCE)); then return 0; fi
+  if ((times[0] - times[1] > lock_patience)); then return 0; fi
   sign="$host $process $start ${times[1]}"
   if [[ ${lock_signs[$1]:-} != "$sign "* ]]; then lock_signs[$1]="$sign $SECONDS"; fi
-  ((SECONDS - ${lock_signs[$1]##* } > LOCK_PATIENCE))
+  ((SECONDS - ${lock_signs[$1]##* } > lock_patience))
 }
 
 # lock_take_over LOCK OWN: remove a stale lock, or fail if it must wait. Only one process may check and

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lib import ROOT
-from lib.script.command import Below, array, comment, wrapped
+from lib.script.command import Below, array, comment
 from lib.script.errors import offline_commands
 
 # In the bash files a definition starts at the left margin and a function ends with } there; above
@@ -18,15 +18,6 @@ _DEFINITION = re.compile(
     r"(?:(?P<function>\w+)\(\) \{\n(?:.*\n)*?\}(?=\n)"
     r"|(?:readonly|declare -g[aA]?) (?P<variable>\w+)=.+(?:\n.+)*))"
 )
-# The places where a script names its own variables; other words that match do no harm.
-_READ = re.compile(r"\$\{?[!#]?([a-z]\w*)")
-_SET = re.compile(
-    r"(?<![^\s;({])(?:(?:local|declare) (?=(.*))|for (?:\(\()?([a-z]\w*)"
-    r"|([a-z]\w*)(?:\[[^]\n]*\])?\+?=)"
-)
-_TEXT = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\(.*|[ ;]#.*|;.*")
-_NAME = re.compile(r"(?<!\S)[a-z]\w*(?==|\s|$)")
-_GLOBAL = re.compile(r"^declare -g[aA]? (\w+)=", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"^ *#.*", re.MULTILINE)
 
@@ -35,9 +26,9 @@ def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
     """Return a script that begins with its plan and needs no other file.
 
     The plan is ``longship_main``; the functions and constants that it uses follow, under the name
-    of their file; the last line starts it. A variable that the caller exports under the name of one
-    of the script's is kept for the program that the script starts. A job script sources a
-    ``sourced`` script, and continues.
+    of their file; the last line starts it. A variable that the caller exports under a name that
+    could be the script's, in lower case, is kept for the program that the script starts. A job
+    script sources a ``sourced`` script, and continues.
     """
     lines = list(lines)
     files = {path: definitions_of(path) for path in shell_files()}
@@ -50,8 +41,7 @@ def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
     ]
     first, *others = sorted(files, key=lambda path: path.name != "exported.bash")
     below = [_part(path, files[path], used) for path in others]
-    names = _names("\n".join([*lines, *below]))
-    parts += [_part(first, files[first], used), wrapped("exported_keep", *names), *below]
+    parts += [_part(first, files[first], used), "exported_keep", *below]
     if "longship_offline_commands" in used and offline_commands():
         parts.append(array("longship_offline_commands", offline_commands()))
     return "\n\n".join([*filter(None, parts), f'longship_main "$@"\n{end}'.rstrip()]) + "\n"
@@ -61,16 +51,6 @@ def _part(path: Path, known: Mapping[str, str], used: set[str]) -> str:
     """Return what is used of a file, under its name."""
     texts = [text for name, text in known.items() if name in used]
     return "\n\n".join([f"# ---------- {path.relative_to(ROOT)}", *texts]) if texts else ""
-
-
-def _names(text: str) -> list[str]:
-    """Return the names of all variables that a script shares with whoever exports them."""
-    code = _COMMENT.sub("", text)
-    found = {"REPLY", *_READ.findall(code), *_GLOBAL.findall(code)}
-    for words, *others in _SET.findall(code):
-        found.update(_NAME.findall(_TEXT.sub("", words)), *map(_NAME.findall, others))
-    theirs = ("longship_", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
-    return sorted(name for name in found if not name.startswith(theirs))
 
 
 def shell_files() -> list[Path]:

@@ -15,4 +15,4 @@
 : "${base=}"                # image that packages are installed on: its file or tag, or host
 : "${overlay_target=}"      # directory where programs find the packages of the overlay
 : "${repositories_directory=}" # directory of the external repositories
-: "${LIBRARY=}"             # lib/ of this clone: the programs in inside/
+: "${longship_library=}"             # lib/ of this clone: the programs in inside/

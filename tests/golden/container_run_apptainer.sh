@@ -29,7 +29,7 @@ longship_main() {
   sif_add_gpus
   venv_check /e/scratch/project_465000000/me/longship/venv_pytorch_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
   command_set '/e/project1/project_465000000/me/long&ship/lib/runtimes/inside/interactive.bash' "$@"
-  command_encode
+  command_check_text
   command_exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "$longship_contract" longship "${command[@]}"
 }
 
@@ -84,20 +84,26 @@ exec "$@"'
 
 # ---------- lib/script/exported.bash
 
-# exported_keep NAME...: save and unset exported variables whose names this script uses.
+# exported_keep: save and unset the exported variables that could have the name of one of this
+# script's: those in lower case, but for proxies, which programs read, and REPLY.
 # shellcheck disable=SC2034 # scripts that start a program read it
 exported_keep() {
   declare -gA longship_kept=()
+  local longship_each
   # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
   local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
-  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
-  while (($#)); do
+  set -- REPLY
+  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- REPLY LC_ALL; fi
+  # by their first letter: `compgen -e` would need a process in each rank
+  for longship_each in "$@" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" \
+    "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" "${!n@}" "${!o@}" "${!p@}" "${!q@}" "${!r@}" \
+    "${!s@}" "${!t@}" "${!u@}" "${!v@}" "${!w@}" "${!x@}" "${!y@}" "${!z@}"; do
+    case $longship_each in longship_* | *_proxy) continue ;; esac
     # a job script, which sources this file, also has variables that are not exported
-    if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
-      longship_kept[$1]=${!1}
-      unset -v "$1"
+    if [[ -v $longship_each && $(declare -p "$longship_each") =~ ^declare\ -[A-Za-z]*x ]]; then
+      longship_kept[$longship_each]=${!longship_each}
+      unset -v "$longship_each"
     fi
-    shift
   done
 }
 
@@ -114,9 +120,7 @@ command_exec() {
   exec "$@"
 }
 
-exported_keep REPLY UTF8 arch base bound byte code command directory each file found free \
-    free_inodes hint home image inodes lines magic mode options own owner parent path pieces \
-    reason size source stack target text told variable word
+exported_keep
 
 # ---------- lib/runtimes/apptainer.bash
 
@@ -274,55 +278,18 @@ command_set() {
 }
 
 # UTF-8, by well-formed byte sequences: the Unicode Standard, table 3-7.
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+declare -g launch_utf8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 
-# bytes_escape TEXT: set REPLY to input for printf %b in ASCII: an octal escape for each other byte, and two backslashes for
-# each.
-bytes_escape() {
+# command_check_text: stop at an argument that is not UTF-8: the runtimes pass arguments as JSON, with U+FFFD for its bytes.
+command_check_text() {
   local LC_ALL=C
-  local code byte
-  REPLY=${1//\\/\\\\}
-  for code in {128..255}; do
-    printf -v code '\\0%o' "$code"
-    printf -v byte '%b' "$code"
-    REPLY=${REPLY//"$byte"/"$code"}
-  done
-}
-
-# command_encode: encode a command with bytes that are not UTF-8 as octal escapes, which the contract decodes: the
-# runtimes pass arguments as JSON, with U+FFFD for such bytes. An argument is passed in pieces, which begin with + and
-# the last with =, as it can become longer than the kernel allows.
-command_encode() {
-  local LC_ALL=C
-  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
   local word
-  local -a pieces=()
   for word in "${command[@]}"; do
-    while ((${#word} > 20000)); do
-      bytes_escape "${word:0:20000}"
-      pieces+=("+$REPLY") word=${word:20000}
-    done
-    bytes_escape "$word"
-    pieces+=("=$REPLY")
+    [[ $word =~ $launch_utf8 ]] ||
+      fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" 'rename the file, or convert the argument'
   done
-  command=("${pieces[@]}")
-  # POSIX sh; the full stop keeps newlines at an argument's end.
-  # shellcheck disable=SC2016  # expanded inside
-  longship_contract='longship_left=$# longship_word=
-while [ "$longship_left" -gt 0 ]; do
-  longship_word=$longship_word$(printf "%b." "${1#?}")
-  longship_word=${longship_word%.}
-  case $1 in =*)
-    set -- "$@" "$longship_word"
-    longship_word= ;;
-  esac
-  shift
-  longship_left=$((longship_left - 1))
-done
-unset longship_left longship_word
-'${longship_contract-}
 }
 
 # patched_file_add OURS TARGET: bind our file read-only over the image's own.

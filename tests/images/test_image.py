@@ -40,26 +40,6 @@ def test_value_of_a_record(bash, tmp_path):
     assert bash('record_value /none x; echo "<$REPLY>"').stdout == "<>\n"
 
 
-def test_files_of_the_user_become_versions_and_none_is_lost(bash, tmp_path):
-    """Also two of the same second, as `cp -p` makes them, and a link, whose target stays."""
-    active, target = tmp_path / "base_1_amd64.sif", tmp_path / "theirs.sif"
-    (tmp_path / "versions").mkdir()
-    for text in ("first", "second"):
-        active.unlink(missing_ok=True)
-        active.write_text(text)
-        os.utime(active, (0, 0))
-        for _ in range(2):  # a version is left as it is
-            bash(call("version_keep_foreign", active))
-    target.write_text("third")
-    active.unlink()
-    active.symlink_to(target)
-    bash(call("version_keep_foreign", active))
-    versions = sorted((tmp_path / "versions").iterdir())
-    assert [path.read_text() for path in versions] == ["second", "first", "third"]
-    assert {path.name[-15:] for path in versions} == {"_unrecorded.sif"}
-    assert versions[-1].is_symlink() and os.readlink(active) == f"versions/{versions[-1].name}"
-
-
 def test_group_can_read_what_a_member_with_a_narrow_umask_activates(bash, tmp_path):
     active, image = tmp_path / "base_amd64.sif", tmp_path / "build/base_amd64.sif"
     image.parent.mkdir()
@@ -71,20 +51,6 @@ def test_group_can_read_what_a_member_with_a_narrow_umask_activates(bash, tmp_pa
     history = version.with_name("base_amd64.sif.history")
     for path in (version.with_name(f"{version.name}.json"), history):
         assert stat.S_IMODE(path.stat().st_mode) == 0o644, path
-
-
-def test_history_that_cannot_be_read_is_kept(bash, tmp_path):
-    version = tmp_path / "versions/base_amd64_1_2.sif"
-    version.parent.mkdir()
-    version.write_text("an image")
-    history = version.with_name("base_amd64.sif.history")
-    history.write_text("what was active\n")
-    activate = call("version_activate", tmp_path / "base_amd64.sif", version, "use")
-    done = bash("cat() { return 1; }", activate, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: cannot write {history}\n")
-    assert history.read_text() == "what was active\n"
-    assert not os.path.lexists(tmp_path / "base_amd64.sif")
 
 
 @pytest.mark.parametrize(

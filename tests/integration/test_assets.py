@@ -305,7 +305,10 @@ def test_hub_that_the_user_names_is_asked_from_within_a_container(make, hub):
 def script(clone, lines):
     """Give the script that set_up.py makes of such lines."""
     settings = load_settings(clone.root, {}, clone.environment)
-    start = [assign("LIBRARY", clone.root / "lib"), call("on_interrupt", "python3 set_up.py")]
+    start = [
+        assign("longship_library", clone.root / "lib"),
+        call("on_interrupt", "python3 set_up.py"),
+    ]
     return render("test", [*start, *lines(settings, derive_paths(settings))])
 
 

@@ -81,7 +81,6 @@ def test_overlay_is_taken_over_as_it_is(fresh, their_overlay):
     is_told(fresh.container_run("true", check=False), "has no record", "python3 build_overlay.py")
     said = fresh.overlay().stderr
     assert "[1/1] Checking" in said and "used unchanged" in said, said
-    assert "python -m NAME" in said and "myenv/bin/python, which does not exist" in said, said
     shown = fresh.container_run("python", "-c", SHOW).stdout
     assert shown.startswith("/user-software/lib/python3") and shown.endswith(" /user-software\n")
     assert fresh.container_run("python", "-c", "import yaml").returncode == 0  # the image's
@@ -127,16 +126,16 @@ def test_job_pins_the_overlay_that_was_taken_over(fresh, their_overlay, tmp_path
 
 
 OTHERS = {
-    # the folder of its packages, its Python, and what is told
-    "another Python": ("lib/python3.5/site-packages", "/usr/bin/python3", "is for Python 3.5, but"),
-    "another image": ("lib/python3.5/site-packages", "/opt/conda/bin/python", "does not start"),
-    "no venv": (".", "", "does not contain a venv"),  # as pip install --target leaves it
+    # the folder of its packages, and its Python
+    "another Python": ("lib/python3.5/site-packages", "/usr/bin/python3"),
+    "another image": ("lib/python3.5/site-packages", "/opt/conda/bin/python"),
+    "no venv": (".", ""),  # as pip install --target leaves it
 }
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_overlay_of_something_else_is_refused(kind, fresh, their_venv, tmp_path):
-    packages, python, told = OTHERS[kind]
+    packages, python = OTHERS[kind]
     made = tmp_path / "made"
     (made / packages).mkdir(parents=True)
     (made / packages / "longship_tiny.py").write_text("")
@@ -145,7 +144,7 @@ def test_overlay_of_something_else_is_refused(kind, fresh, their_venv, tmp_path)
         (made / "bin/python").symlink_to(python)
         shutil.copy(their_venv / "pyvenv.cfg", made)
     link = put(fresh, pack(fresh, made, tmp_path / "other.sqsh"))
-    is_told(fresh.overlay(check=False), told, "container.image")
+    is_told(fresh.overlay(check=False), "contains no venv for Python 3.", "container.image")
     assert not fresh.left() and link.is_symlink()
     is_told(fresh.container_run("true", check=False), "has no record", "python3 build_overlay.py")
 
@@ -153,7 +152,7 @@ def test_overlay_of_something_else_is_refused(kind, fresh, their_venv, tmp_path)
 def test_file_that_is_no_overlay_is_refused(fresh, tmp_path):
     (tmp_path / "page.sqsh").write_text("<html>404</html>\n" * 100)
     put(fresh, tmp_path / "page.sqsh")
-    is_told(fresh.overlay(check=False), "cannot be mounted", "--force")
+    is_told(fresh.overlay(check=False), "contains no venv for Python 3.", "--force")
 
 
 def test_overlay_goes_on_with_another_image_of_the_same_python(

@@ -129,9 +129,10 @@ def freeze(run, clean_environment, tmp_path):
         lines = [
             'inside() { "$@"; }',
             f"requirements_begin '' '' '' -r {tmp_path}/requirements.txt",
-            f"LIBRARY={quote(str(ROOT))}/lib",
+            f"longship_library={quote(str(ROOT))}/lib",
             f"work={tmp_path} overlay_tree={tree} overlay_prefix={tree} processors={processors}",
             "image_id='sha256:1\"' python=3.12.1 arch=amd64 base=/an/image",
+            "overlay_steps=5",
             "overlay_freeze 'uv 1'",
         ]
         environment = {**clean_environment, "PYTHONHASHSEED": "0"}  # as a build sets it

@@ -46,7 +46,7 @@ def bash(run, tmp_path):
             "inside() { printf '%s\\n' \"$TEXT\" >&2; return 1; }",
             f"requirements_begin '' '' offline-mode -r {tmp_path}/r.txt -r {tmp_path}/other.txt",
             f"installer=uv uv={tmp_path}/tools/uv",
-            assign("LIBRARY", f"{lib.ROOT}/lib"),
+            assign("longship_library", f"{lib.ROOT}/lib"),
         ]
         command = ["bash", "-c", render("a test", [*assigned, *lines])]
         return run(command, env={"PATH": os.environ["PATH"], "TEXT": said}, check=False, **options)

@@ -153,7 +153,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from lib.doctor.node import find_clone
-from lib.doctor.report import Report
+from lib.doctor.report import Diagnosis
 report = Report(as_json=False)
 for each in find_clone(Path(sys.argv[2])):
     report.add(each)

@@ -12,7 +12,7 @@ from support.repository import toml
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import Training
 from lib.runtimes import contract
-from lib.runtimes.contract import Bind, environment_script, unset_lines
+from lib.runtimes.contract import Bind, environment_script, patched_files, unset_lines
 from lib.runtimes.environment import Environment
 from lib.script.command import call
 from lib.script.errors import LongshipError
@@ -360,3 +360,24 @@ def test_repository_and_roots_are_bound_once_and_the_sites_where_they_exist(repo
     binds, site = binds_of(repository)
     assert [each.source for each in binds] == [str(repository.root)]
     assert site == (Bind("/appl", "/appl"), Bind("/x", "/x"))  # doctor.py makes no directory
+
+
+def patched(repository, line):
+    repository.write("configuration.toml", f"[container.patched_files]\n{line}\n")
+    return patched_files(*repository.settings_and_paths())
+
+
+def test_patched_file_is_in_the_repository_unless_its_path_is_absolute(repository):
+    text = '"/usr/lib/a.py" = "patches/files/a.py"\n"/usr/lib/b c.py" = "~/b.py"'
+    first, second = patched(repository, text)
+    assert first == (f"{repository.root}/patches/files/a.py", "/usr/lib/a.py", True)
+    assert second == ("/home/me/b.py", "/usr/lib/b c.py", True)
+
+
+@pytest.mark.parametrize(
+    "line", ['"a.py" = "a.py"', '"/usr/lib/" = "a.py"', '"/a.py" = ""', '"/a\\nb" = "a.py"']
+)
+def test_what_cannot_be_a_patched_file_is_refused(line, repository):
+    with pytest.raises(LongshipError, match="container.patched_files in configuration.toml") as e:
+        patched(repository, line)
+    assert "patches/files/file.py" in e.value.hint

@@ -76,7 +76,7 @@ def test_each_definition_is_bash_by_itself(run):
 
 def test_script_holds_what_it_uses_and_nothing_else():
     script = render("x", [call("lock_run", "/x", "next_step", "y")])
-    for name in ("lock_run", "lock_take", "lock_is_stale", "LOCK_PATIENCE", "fail", "next_step"):
+    for name in ("lock_run", "lock_take", "lock_is_stale", "lock_patience", "fail", "next_step"):
         assert definitions()[name] in script
     for name in ("venv_install", "sif_check", "command_set"):
         assert definitions()[name] not in script
@@ -86,7 +86,7 @@ def test_script_without_functions_is_short():
     begin = "#!/usr/bin/env bash\n# a title\nset -euo pipefail\n\nlongship_main() {\n  true\n}\n\n"
     assert render("a title", ["true"]) == (
         f"{begin}# ---------- lib/script/exported.bash\n\n{definitions()['exported_keep']}\n\n"
-        'exported_keep REPLY\n\nlongship_main "$@"\n'
+        'exported_keep\n\nlongship_main "$@"\n'
     )
 
 
@@ -144,7 +144,7 @@ def test_what_a_job_script_exports_is_given_back(run, tmp_path):
     file.write_text(
         render("x", lines[:2] + lines[3:] + [f"if false; then {lines[2]}; fi"], sourced=True)
     )
-    names = ["bound", "REPLY", "options", "LOCK_PATIENCE", "held_locks"]
+    names = ["bound", "REPLY", "options", "lock_patience", "held_locks"]
     canaries = dict.fromkeys(names, " the user's\n$(touch x) ")
     begin = f'job=mine options_of_mine=1; start() {{ source "{file}"; }}\nset -u; start\n'
     done = run(

@@ -34,7 +34,7 @@ START = "set -euo pipefail\n"
 MOST = 5000  # commands that a script can have
 READING = (
     "record_value | image_is_stored | image_reference | engine_tag_in | sif_check | host_arch"
-    " | image_fingerprint | version_name | version_active | json_text | program_version"
+    " | image_fingerprint | version_name | store_active | json_text | program_version"
     " | script_text | host_name | process_start"
 )
 

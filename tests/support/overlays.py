@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lib.configuration.sites import own_arch
+from support import processes
 from support.repository import Clone
 
 OWN = own_arch()
@@ -48,6 +49,19 @@ class OverlayClone(Clone):
         found = [*self.folder.rglob("*.partial*"), *self.folder.rglob("*.lock*")]
         found += self.scratch.glob("overlays.lock*")
         return found + list(self.scratch.glob("cache/overlays/work*"))
+
+
+def path_with_refusal(folder, words):
+    """Give a PATH with the real Apptainer, which refuses calls that contain these words."""
+    program = folder / "programs/apptainer"
+    program.parent.mkdir()
+    real = shutil.which("apptainer", path=processes.PATH)
+    program.write_text(
+        f'#!/bin/bash\nif [[ "$*" == *{words}* ]]; then echo refused >&2; exit 255; fi\n'
+        f'exec {real} "$@"\n'
+    )
+    program.chmod(0o755)
+    return f"{program.parent}:{processes.PATH}"
 
 
 @pytest.fixture(scope="session")

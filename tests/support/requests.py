@@ -9,7 +9,6 @@ import pytest
 
 from lib import ROOT
 from lib.configuration.sites import load_machines
-from lib.jobs.hooks import hooks
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.options import split_typed
 from lib.jobs.request import Asked
@@ -17,6 +16,7 @@ from lib.jobs.size import slurm_facts
 from lib.jobs.start import start_lines, start_of
 from lib.jobs.submit import request_of, submit_lines
 from lib.runtimes.environment import Environment
+from lib.script.hooks import hooks
 from lib.script.render import render
 from support.repository import toml
 

@@ -1,14 +1,18 @@
 """Call a function of this directory: python lib/packages/inside FILE.FUNCTION [ARGUMENT]...
 
-The files run inside the environment or with a Python of the host, and only with its standard
-library. Ctrl-C and an OSError end them without a traceback.
+An extra's file is given with its directory: DIR/FILE.FUNCTION. The files run inside the environment
+or with a Python of the host, and only with its standard library. Ctrl-C and an OSError end them
+without a traceback.
 """
 
 import importlib
+import os
 import sys
 
 try:
-    file, _, function = sys.argv[1].partition(".")
+    directory, name = os.path.split(sys.argv[1])
+    sys.path[:0] = filter(None, [directory])
+    file, _, function = name.partition(".")
     getattr(importlib.import_module(file), function)(*sys.argv[2:])
 except KeyboardInterrupt:
     sys.exit(130)

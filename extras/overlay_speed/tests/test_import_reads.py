@@ -10,13 +10,14 @@ import pytest
 from lib import ROOT
 
 PROGRAMS = os.path.join(ROOT, "lib/packages/inside")
+OWN = os.path.join(ROOT, "extras/overlay_speed/inside")
 MB = 1 << 20
 
 
 @pytest.fixture
 def reads(monkeypatch):
     """Give the program as a module."""
-    monkeypatch.syspath_prepend(PROGRAMS)
+    monkeypatch.syspath_prepend(OWN)
     return __import__("import_reads")
 
 
@@ -69,7 +70,8 @@ def test_import_is_recorded_for_each_file(tmp_path):
         os.fsync(opened.fileno())
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         os.pread(opened.fileno(), 1, 0)
-    command = [sys.executable, PROGRAMS, "import_reads.print_parts", large, tmp_path / "small"]
+    function = f"{OWN}/import_reads.print_parts"
+    command = [sys.executable, PROGRAMS, function, large, tmp_path / "small"]
     requirements = "# a comment\n-r other.txt\nno-such-package==1.0 \\\n  --hash=sha256:0\n"
     done = subprocess.run(command, input=requirements, capture_output=True, text=True, check=True)
     first, second, end = done.stdout.split("\n")

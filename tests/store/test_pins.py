@@ -49,7 +49,7 @@ def test_pin_of_a_job_names_its_cluster(repository, tmp_path):
 def test_version_with_pins_that_cannot_be_read_is_kept(run, tmp_path):
     pin("/images/x.sif", tmp_path / "launcher", "", tmp_path)
     (tmp_path / "pins").chmod(0)
-    lines = [call("version_is_pinned", tmp_path / "versions/x.sif"), 'echo "$REPLY"']
+    lines = [call("store_is_pinned", tmp_path / "versions/x.sif"), 'echo "$REPLY"']
     done = run(["bash", "-c", render("a test", lines)])
     (tmp_path / "pins").chmod(0o755)
     assert done.stdout == f"a pin in the unreadable {tmp_path}/pins\n"
@@ -80,7 +80,7 @@ def test_launcher_of_another_member_keeps_the_version(run, tmp_path):
     (tmp_path / "pins/launcher-a").write_text("/images/x.sif\n\n/gone/launcher\n")
     (tmp_path / "pins/launcher-b").write_text("x" * 100_000)
     os.mkfifo(tmp_path / "pins/launcher-c")
-    script = render("a test", [call("version_is_pinned", tmp_path / "versions/x.sif")])
+    script = render("a test", [call("store_is_pinned", tmp_path / "versions/x.sif")])
     for text, code in ((script.replace("-O $pin", "! -e $pin"), 0), (script, 1)):
         assert run(["bash", "-c", text], check=False, timeout=20).returncode == code
         assert (tmp_path / "pins/launcher-a").exists() == (code == 0)
@@ -122,7 +122,7 @@ def test_evaluation_keeps_what_its_training_has_pinned(queued, pinned, run, tmp_
         "scontrol() { echo 'ClusterName = juwels'; }",
         f"squeue() {{ if [[ $2 == --jobs={queued or 'none'} ]]; then echo PENDING; fi; }}",
     ]
-    ask = f'if version_is_pinned {call(image)}; then echo "$REPLY"; fi'
+    ask = f'if store_is_pinned {call(image)}; then echo "$REPLY"; fi'
     done = run(["bash", "-c", render("a test", [*slurm, ask])])
     assert (done.stdout, done.stderr) == (f"{pinned}\n" if pinned else "", "")
     assert bool(list((tmp_path / "pins").iterdir())) == bool(pinned)

@@ -13,7 +13,8 @@ import pytest
 
 from lib import ROOT
 
-INDEXER = Path(ROOT) / "lib/packages/inside/module_index.py"
+INDEXER = Path(ROOT) / "extras/overlay_speed/inside/module_index.py"
+PROGRAMS = Path(ROOT) / "lib/packages/inside"
 PACKAGES = (
     "click",
     "_pytest",
@@ -130,7 +131,7 @@ def write(path, text):
 
 
 def index(folder, **environ):
-    command = [sys.executable, INDEXER.parent, "module_index.write", folder]
+    command = [sys.executable, PROGRAMS, INDEXER.with_name("module_index.write"), folder]
     subprocess.run(command, check=True, env={**os.environ, **environ})
 
 

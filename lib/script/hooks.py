@@ -1,4 +1,6 @@
-"""Hooks: functions of fixed names in ``extras/NAME/job.py``, with which extras act in jobs.
+"""Hooks: what extras define under fixed names, to act in jobs and in builds.
+
+In ``extras/NAME/job.py``:
 
   OPTIONS              click options of `submit.py` and of its verbs that submit; the hooks find
                        their values in ``request.asked.of(__name__)``
@@ -7,6 +9,11 @@
                        of bash that act at the first rank of a node and at the end
   values(run, record)  what the extra knows of a run now, as keys of its record, and what it cannot
                        read
+
+In ``extras/NAME/overlay.py``, names of bash functions that the build of an overlay calls:
+
+  BEFORE_COMPILE, AFTER_COMPILE    with the directory of the packages
+  AFTER_PACK                       with the packed file; it adds to overlay_values, for the record
 
 A removed directory removes its hooks.
 """
@@ -21,10 +28,10 @@ from typing import Any
 from lib import ROOT
 
 
-def hooks(name: str) -> Mapping[str, Any]:
+def hooks(name: str, file: str = "job") -> Mapping[str, Any]:
     """Return the hooks of a name by their extras, in the order of these."""
-    extras = sorted(path.parent.name for path in Path(ROOT).glob("extras/*/job.py"))
-    modules = {each: import_module(f"extras.{each}.job") for each in extras}
+    extras = sorted(path.parent.name for path in Path(ROOT).glob(f"extras/*/{file}.py"))
+    modules = {each: import_module(f"extras.{each}.{file}") for each in extras}
     return {
         each: getattr(module, name) for each, module in modules.items() if hasattr(module, name)
     }

@@ -1,0 +1,1 @@
+"""What is built once and started often: versions, the active link, pins, prune."""
