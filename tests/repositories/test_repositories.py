@@ -154,7 +154,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from lib.doctor.node import find_clone
 from lib.doctor.report import Diagnosis
-report = Report(as_json=False)
+report = Diagnosis(as_json=False)
 for each in find_clone(Path(sys.argv[2])):
     report.add(each)
 """

@@ -50,7 +50,7 @@ def test_patch_of_a_run_leaves_out_each_form(tmp_path, clean_environment):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_configuration_stores_no_form(text):
-    environment = schema.Environment(set={"NOTE": text})
+    environment = schema.EnvironmentKeys(set={"NOTE": text})
     found = snapshot.refused_secrets(environment, {"environment.set": "configuration.toml"})
     assert bool(found) == (text in FORMS)
 
