@@ -105,13 +105,12 @@ def test_no_healthy_line_ends_a_run():
     """By the patterns for which the watcher of a job ends a step; each has an example."""
     finals = [each for each in MESSAGES if each.final]
     for each in finals:
-        lines = [f"{label}{line}" for label in LABELS[:2] for line in LINES[each.topic]]
-        assert any(re.search(each.final, line) for line in lines), each.topic
+        assert any(re.search(each.final, line) for line in LINES[each.topic]), each.topic
     final = re.compile("|".join(each.final for each in finals))
-    labelled = [f"{label}{line}" for label in LABELS for line in HARMLESS]
+    lines = [*HARMLESS]
     for path in HEALTHY:
-        labelled += gzip.decompress(path.read_bytes()).decode(errors="replace").splitlines()
-    assert [line for line in labelled if final.search(line)] == []
+        lines += gzip.decompress(path.read_bytes()).decode(errors="replace").splitlines()
+    assert [line for line in lines if final.match(line)] == []
 
 
 def test_lines_of_this_repository_are_not_in_the_table(root):
