@@ -14,7 +14,9 @@ NOBODY: Label = (b"", b"")
 # How srun reports the end of tasks: node, tasks, reason.
 _ENDED = re.compile(rb"srun: error: ([^ :]+): tasks? ([0-9][0-9,-]*)[^:]*: (.*)")
 # What only reports the end of others.
-_FOLLOWS = re.compile(rb"srun: |slurmstepd: error: \*\*\*|longship: ")
+FOLLOWS = re.compile(
+    rb"srun: error: [^ :]+: tasks? |srun: (?!error)|slurmstepd\S*: error: \*\*\*|longship: "
+)
 _CHAINED = ("During handling of the above", "The above exception was")
 _FRAME = re.compile(rb' *File "')
 _PLACE = re.compile(r' *File "(.*)", line ([0-9]+)')
@@ -67,7 +69,7 @@ class FirstFailure:
         if known and not (is_error and self._went_on(known.steps)):
             if len(known.output) < _MOST:
                 known.output.append(text)
-        elif is_error and not _FOLLOWS.match(text) and (known or len(self.candidates) < _RANKS):
+        elif is_error and not FOLLOWS.match(text) and (known or len(self.candidates) < _RANKS):
             self.candidates[label] = Failure(label, line, steps, [text])
 
     def is_code(self, label: Label, text: bytes) -> bool:

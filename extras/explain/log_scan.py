@@ -15,7 +15,7 @@ import sys
 from datetime import datetime
 from typing import BinaryIO, NamedTuple
 
-from extras.explain.first_failure import NOBODY, FirstFailure, Label
+from extras.explain.first_failure import FOLLOWS, NOBODY, FirstFailure, Label
 
 _BLOCK = 1 << 20  # bytes read at once
 END = 1 << 25  # bytes at the end of a file that are searched
@@ -39,9 +39,9 @@ _TIME = re.compile(rb"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\b")
 # lines have no times): the lines of ranks are not ordered. What came before the first step has not
 # kept the ranks from it.
 _STEPS, _SECONDS, _UNTIMED_STEPS, _FIRST_STEPS = 10, 120, 100, 3
-# After so many ordinary lines a log is not that of a failure; after what is only printed as an
-# error none may follow.
-_ORDINARY = 20
+# After so many ordinary lines a log is not that of a failure, and a rank has survived its error.
+# After what is only printed as an error none may follow in the log, and few of its rank.
+_ORDINARY, _FEW = 20, 5
 # Lines of programs about what they tried, warn of or continue without.
 _HARMLESS = re.compile(
     rb"\b(?:DEBUG|INFO|VERBOSE|TRACE)\b|level=(?:debug|info|warn)|<info>|Warning: |^#|^\+ "
@@ -58,13 +58,16 @@ _ERROR = re.compile(
     rb"|Segmentation fault|Bus error|Killed$|Aborted|Floating point exception|terminate called"
     rb"|(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ -]+)(?:\S+[ :-]+){0,3}?\[?(?:ERROR|CRITICAL)\b"
 )
+# A step that is cancelled can be one that the job script itself ends.
 _SLURM = re.compile(
-    rb"srun: error: [^ :]+: tasks? [0-9]|\*\*\* (?:STEP|JOB) .* (?:CANCELLED|FAILED|TERMINATED)"
+    rb"srun: error: [^ :]+: tasks? [0-9][^:]*: (?!Terminated)"
+    rb"|\*\*\* (?:STEP|JOB) .* (?:FAILED|DUE TO)|\*\*\* JOB .* CANCELLED"
 )
 # Lines that come with the report of a failure.
 _BESIDE = re.compile(
-    rb"\s|$|[\w-]+: error: |srun: |slurm|wandb: |longship: |hint: |frame #|\*\*\*|During handling"
-    rb"|The above exception|.*(?:NCCL|\.so\b|0x[0-9a-f]{6}|\[E[0-9]|[Ee]rror|ERROR)|[=-]{5}|note: "
+    rb"\s(?! *[0-9]+%\|)|$|[\w-]+: error: |srun: |slurm|wandb: |longship: |hint: |note: |frame #"
+    rb"|\*\*\*|During handling|The above exception|[=-]{5}"
+    rb"|.*(?:NCCL|\.so\b|0x[0-9a-f]{6}|\[E[0-9]|[Ee]rror|ERROR)"
 )
 _ATTEMPT = b"longship: run "  # the first line of each attempt of a job, in the same log
 # The first line of what the end of a job adds to its log (lib/jobs/run.bash): not its own output.
@@ -152,9 +155,8 @@ class Scan:
         self.step: int | None = None  # the last one that is named
         self._highest = -1
         self._times: list[datetime | None] = []  # of each new step
-        # how many ordinary lines more make it a healthy log; and those without a label, which in
-        # many logs are all
-        self._signs = self._unlabelled = 0
+        # how many ordinary lines more make it a healthy log, and a healthy rank
+        self._signs, self._left = 0, dict[Label, int]()
         self._is_ignored = self._is_explained = False
         self.behind: set[str] = set()
 
@@ -248,10 +250,9 @@ class Scan:
             self._take_sign(label, max(known.signs, is_found * _ORDINARY))
         elif known.is_ordinary or known.is_step:
             self._signs = max(0, self._signs - 1)
-            if label == NOBODY and self._unlabelled:
-                self._unlabelled -= 1
-                if not self._unlabelled:
-                    self._survive(label)
+            self._left[label] = self._left.get(label, 1) - 1
+            if not self._left[label]:
+                self._survive(label)
         self._take_hint(label, text, number)
         if behind := _BEHIND.match(text):
             self.behind.add(shown(behind[1]))
@@ -261,10 +262,10 @@ class Scan:
     def _take_sign(self, label: Label, lines: int) -> None:
         """Take up a sign of a failure, after which so many ordinary lines may follow."""
         self._signs = max(self._signs, lines)
-        if label == NOBODY:
-            self._unlabelled = max(self._unlabelled, lines)
+        self._left[label] = max(self._left.get(label, 0), lines, _FEW)
 
     def _survive(self, label: Label) -> None:
+        self._left.pop(label, None)
         self._found.pop(label, None)
         self.first.candidates.pop(label, None)
 
@@ -315,7 +316,7 @@ def _kind_of(kind: bytes, line: bytes, searches: list[_Search]) -> _Kind:
     signs = 0
     if _SLURM.search(text) or (text.startswith(_TRACEBACK) and not _HARMLESS.search(text)):
         signs = _ORDINARY
-    elif _ERROR.match(text) and not _HARMLESS.search(text):
+    elif _ERROR.match(text) and not (_HARMLESS.search(text) or FOLLOWS.match(text)):
         signs = 1
     is_ordinary = not (is_step or signs or found or _BESIDE.match(text))
     is_special = text.startswith((b"hint: ", b"longship: ")) or _IGNORED.search(text)

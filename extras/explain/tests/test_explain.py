@@ -118,12 +118,12 @@ def test_first_error_is_that_of_the_rank_that_failed_first(told):
         f"1: {RUN}2: step 1\n2: ValueError: survived\n2: step 2\n"
         "1: RuntimeError: lost them\n3: CustomError: the first\n2: FatalError: later\n"
         "srun: error: node1: task 1: Terminated\nsrun: error: node2: task 3: Exited with code 1\n"
-        "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-02T03:04:05 ***\n"
+        "RuntimeError: Broken pipe\n"
     )
     assert "first to fail: task 3 on node2: Exited with code 1\n" in said
     assert "line 6\n         CustomError: the first\n" in said
     assert "survived" not in said and "problem" not in said
-    assert "follows  step cancelled: line 10" in said
+    assert "follows  store lost: line 10" in said
 
 
 def test_harmless_names_of_groups_do_not_hide_the_cause():
@@ -173,6 +173,10 @@ def test_code_that_a_traceback_quotes_is_not_taken_for_a_message(label):
         f"3: {FULL}" + "".join(f"3: step {n}\n" for n in range(25)),
         "ERROR: this is only a resolver's note\nSuccessfully installed x\n",
         "srun: error: node1: task 0: Exited with exit code 1\nagain\n" + "working\n" * 30,
+        f"{TRACE}{FULL}" + "\r".join(f" {n}%|#  | {n}/100 [00:01<00:02]" for n in range(30)),
+        # the job script ends what it has started beside the training
+        "done\nslurmstepd: error: *** STEP 7.1 ON node1 CANCELLED AT 2026-01-02T03:04:05 ***\n"
+        "srun: error: node1: task 0: Terminated\nsrun: Force Terminated StepId=7.1\n",
     ],
 )
 def test_no_word_on_what_the_program_survived(log, told):
@@ -180,11 +184,12 @@ def test_no_word_on_what_the_program_survived(log, told):
 
 
 def test_errors_of_a_program_that_went_on_are_not_the_first_error():
-    log = (
-        "fatal: not a git repository\n"
-        + "loss 2.5, as it should\n" * 30
-        + f"{TRACE}OddError: odd\n"
-    )
+    went_on = "loss 2.5, as it should\n" * 30
+    log = f"fatal: not a git repository\n{went_on}{TRACE}OddError: odd\n"
+    assert scanned(log).first.failure.error().text == "OddError: odd"
+    ranks = "".join(f"{n}: fatal: not a git repository\n" for n in range(8))
+    ranks += "".join(f"{n}: loading file {file}\n" for file in range(9) for n in range(8))
+    log = f"{ranks}5: OddError: odd\n{ENDED}"
     assert scanned(log).first.failure.error().text == "OddError: odd"
 
 

@@ -70,13 +70,13 @@ def test_task_that_slurm_terminated_did_not_fail_first(explained):
 
 def test_failure_is_found_in_the_blocks_of_a_large_log(explained):
     noise = "".join(f"{n % 8}: step {n} loss 2.5\n" for n in range(150_000))
-    lines = "".join(f"0: {each}\n" for each in ["error: x", *range(2100)])
-    assert explained(noise + lines + ENDED)[:3] == ["first to fail: task 0", "  error: x", "  0"]
+    lines = "".join(f"0: {each}\n" for each in ["error: x", *(f"  {n}" for n in range(2100))])
+    assert explained(noise + lines + ENDED)[:3] == ["first to fail: task 0", "  error: x", "    0"]
 
 
 def test_long_output_is_cut(explained):
-    lines = explained("0: error: x\n" + "0: more\n" * 100 + ENDED)
-    assert lines.count("  more") == 39
+    lines = explained("0: error: x\n" + "0:   more\n" * 100 + ENDED)
+    assert lines.count("    more") == 39
 
 
 CHAINED = "\n\nDuring handling of the above exception, another exception occurred:\n\n"

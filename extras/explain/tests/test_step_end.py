@@ -114,8 +114,8 @@ def test_message_survived_at_the_start_decides_nothing(read):
 
 
 def test_what_merely_follows_never_decides_alone(read):
-    cancelled = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-01-02T03:04:05 ***\n"
-    assert read(RUN + cancelled) == end_of("step cancelled")
+    timeout = "0: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
+    assert read(RUN + timeout + ENDED) == end_of("NCCL timeout")
 
 
 def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
