@@ -27,7 +27,7 @@ _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 # quotes the line for which it ended a step, whatever the rank printed afterwards.
 _LABEL = re.compile(
     rb"(?P<quoted>longship: the ranks cannot continue: (?: *[0-9]+: )?)?"
-    rb"(?: *([0-9]+): ?)?(?:\[rank ?([0-9]+)\]:? ?)?"
+    rb"(?: *([0-9]+): ?)?(?:\[rank ?([0-9]+)\]:? ?){0,2}"
 )
 # How the stacks print a step, also in colour, or name a checkpoint; "to step 400" is none.
 _STEP = re.compile(

@@ -57,7 +57,7 @@ watch_run() {
   while :; do
     watch_attempt "$3" "$4" "$5" && code=0 || code=$?
     if [[ -n $longship_ending ]]; then break; fi
-    if watch_is_preempted; then # the stacks write a checkpoint then, and exit with code 0
+    if (($1)) && watch_is_preempted; then # the stacks write a checkpoint then, and exit with code 0
       printf 'longship: preempted: requeued\n' >&2
       watch_requeue ''
       break

@@ -104,7 +104,9 @@ TRACE = """Traceback (most recent call last):
 """
 
 
-@pytest.mark.parametrize("label", ["", "[rank0]: ", " 3: "])
+@pytest.mark.parametrize(
+    "label", ["", "[rank0]: ", " 3: ", "3: [rank 5] ", "3: [rank 5] [rank5]: "]
+)
 def test_first_error_that_is_not_in_the_table_is_shown_with_its_place(label, told):
     trace = "".join(f"{label}{line}\n" for line in f"{TRACE}m.OddError: so odd".splitlines())
     said = told(f"{label}fine\n{trace}")

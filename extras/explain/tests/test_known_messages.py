@@ -87,6 +87,19 @@ def test_no_word_on_a_run_that_goes_on_after_what_looks_bad(label):
     assert bad == []
 
 
+@pytest.mark.parametrize("label", ["", "3: ", "[rank3]: "])
+def test_message_is_told_at_the_end_of_a_run_and_not_at_the_start_of_one_that_goes_on(label):
+    steps = "".join(f"{n % 2}: step {n // 2}/400  loss 2.5\n" for n in range(60))
+    wrong = []
+    for message, line in EXAMPLES:
+        if scanned(f"{label}{line}\n{steps}").is_failure:
+            wrong.append(line)
+        (found,) = scanned(f"{steps}{label}{line}\n").findings
+        if found.message.topic != message.topic:
+            wrong.append(line)
+    assert wrong == []
+
+
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda each: each.name)
 def test_no_word_on_the_log_of_a_successful_run(path):
     log = gzip.decompress(path.read_bytes())
