@@ -186,13 +186,13 @@ class Scan:
 
     def _went_on(self, steps: int) -> bool:
         """Tell whether the run has survived what was printed after so many steps."""
-        later = self._times[steps:]
-        times = [each for each in later if each]
-        if not steps:
-            return len(later) >= _FIRST_STEPS
-        if not times:
-            return len(later) >= _UNTIMED_STEPS
-        return len(later) >= _STEPS and (times[-1] - times[0]).total_seconds() >= _SECONDS
+        count = len(self._times) - steps
+        if not steps or count < _STEPS:
+            return not steps and count >= _FIRST_STEPS
+        begin, end = self._times[steps], self._times[-1]
+        if not begin or not end:
+            return count >= _UNTIMED_STEPS
+        return (end - begin).total_seconds() >= _SECONDS
 
     def read(self, stream: BinaryIO, size: int = 0) -> None:
         """Read a log to its end; of a large `size` only the end is searched, of size 0 all."""
@@ -238,12 +238,10 @@ class Scan:
         """Take up a line: a step, an error, a message of the table, or what follows these."""
         label, begin, is_quoted = _label_of(line)
         text = line[begin:]
-        is_error, is_found = bool(known.signs), False
-        if self._is_ignored or _IGNORED.search(text):
-            is_error, self._is_ignored = (
-                False,
-                bool(_IGNORED.search(text) or text[:1].isspace() or text.startswith(_TRACEBACK)),
-            )
+        is_error, is_found, begins = bool(known.signs), False, bool(_IGNORED.search(text))
+        if self._is_ignored or begins:
+            is_error = False
+            self._is_ignored = begins or text[:1].isspace() or text.startswith(_TRACEBACK)
         elif known.searches and not self.first.is_code(label, text):
             is_found = self._explain(known.searches, label, number, line, text)
         if is_error or is_found:

@@ -125,8 +125,10 @@ def test_ways_of_failing_lead_to_their_decisions(watched):
     found = {name: attempts(watched.run(first)) for name, (first, *_) in numbers.items()}
     never = "not restarted: it would fail again"
     assert found["imports"] == [f"attempt 1 ended: package missing (exit code 1); {never}"]
-    (line,) = found["arguments"]
-    assert line.endswith(f" (exit code 2); {never}")
+    assert [each.rpartition("; ")[2] for each in found["arguments"]] == [
+        "restart 1 of 2 on the same nodes",
+        SAME,
+    ]
     assert found["fills"] == [f"attempt 1 ended: disk full (exit code 1); {never}"]
     killed = ": killed (exit code 137); "
     assert found["killed"] == [
