@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Callable
 
 import click
 
+from extras.explain.first_failure import FirstError
 from extras.explain.log_scan import Finding, Message, Scan
 from extras.explain.step_end import step_end
 from lib import ROOT
@@ -22,7 +23,7 @@ from lib.jobs.runs import recorded_run
 from lib.script.command import call
 from lib.script.errors import LongshipError, offline_modes, paint
 from lib.script.quoting import word
-from lib.script.records import open_file, read_record
+from lib.script.records import open_file, read_record, readable_values
 
 TABLE = Path(ROOT, "messages/known_messages.toml")
 _WIDTH = 80
@@ -32,9 +33,8 @@ _INDENT = " " * 9
 def load_messages() -> list[Message]:
     """Read the table of known messages, the special ones before the general."""
     tables, _ = read_toml(TABLE, f"messages/{TABLE.name}")
-    restart = {each: word for word, topics in tables.pop("restart").items() for each in topics}
     return [
-        Message(topic, consequence=kind == "consequences", restart=restart.get(topic, ""), **entry)
+        Message(topic, consequence=kind == "consequences", **entry)
         for kind, entries in tables.items()
         for topic, entry in entries.items()
     ]
@@ -83,31 +83,45 @@ def explain(
     The log is a file, ``-`` for standard input, a run or a job; a file needs no configuration.
 
     As JSON, it is an object with ``log``, ``lines``, ``not_searched``, ``failed_first``,
-    ``last_error`` (``line``, ``said``), ``findings`` (``state``: ``problem`` or ``follows``,
-    ``topic``, ``text``, ``fix``, ``line``, ``count``, ``task``, ``said``, ``source``, ``sites``)
-    and, unless the log is ``-``, ``end`` of `step_end`, for which NODES are those of the job.
+    ``first_error`` (null, or ``line``, ``said``, ``place``: the first one if the table has none),
+    ``findings`` (``state``: ``problem`` or ``follows``, ``topic``, ``text``, ``fix``, ``line``,
+    ``count``, ``task``, ``said``, ``source``) and ``end`` of `step_end`, for which
+    NODES are those of the job.
     """
-    scan, end = Scan(load_messages()), {}
+    scan = Scan(load_messages())
     with _opened(log, paths_of) as (name, stream):
         scan.read(stream, 0 if log == "-" else os.fstat(stream.fileno()).st_size)
-        if as_json and log != "-":
-            end = {"end": step_end(scan, stream, nodes)}
     if as_json:
-        click.echo(json.dumps({**_as_data(name, scan), **end}, indent=1))
+        end = step_end(scan, nodes)
+        click.echo(json.dumps({**_as_data(name, scan), "end": end}, indent=1))
         return
-    if scan.first.who:
+    error = _first_error(scan)
+    if scan.is_failure and scan.first.who:
         click.echo(f"first to fail: {scan.first.who}")
-    for line in scan.first.output:
-        click.echo(f"  {line}")
-    if scan.findings:
-        _print_findings(scan)
-        if not scan.findings[0].message.text and log != "-":
-            click.echo(f"next: {_excerpt(name, scan.findings[0].line)}")
-    elif not quiet:
-        _print_no_findings(name, log, scan)
+        for line in scan.first.output:
+            click.echo(f"  {line}")
+    if error:
+        click.echo(f"first error (not in the table): {name}, line {error.line}")
+        click.echo(_INDENT + error.text)
+        if error.place:
+            click.echo(f"{_INDENT}raised in {error.place}")
+    _print_findings(scan, is_told=bool(error))
+    if not (error or scan.findings or quiet):
+        click.echo(f"no known message in the last {scan.lines} lines of {name}")
+        click.echo("next: python3 submit.py status; on this machine: python3 doctor.py")
     if scan.skipped and not quiet:
-        click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]} of a large log")
+        click.echo(f"not searched: the first {scan.skipped} lines of a large log")
         click.echo(f"to search all lines: python3 doctor.py explain - <{word(name)}")
+
+
+def _first_error(scan: Scan) -> FirstError | None:
+    """Return the first error if no cause is known, and it is no known consequence either."""
+    failure, findings = scan.first.failure, scan.findings
+    if not failure or not scan.is_failure or any(not x.message.consequence for x in findings):
+        return None
+    error = failure.error()
+    known = any(each.line_text.rstrip().endswith(error.text) for each in findings)
+    return None if known else error
 
 
 def _where(finding: Finding) -> str:
@@ -115,25 +129,18 @@ def _where(finding: Finding) -> str:
     return f"line {finding.line}{times}" + (f", task {finding.task}" if finding.task else "")
 
 
-def _cut(finding: Finding, width: int) -> str:
-    """Cut a line to the width, keeping the known text."""
-    text = finding.line_text
-    begin = finding.column - 20 if finding.column > width // 2 and len(text) > width else 0
-    text = "..." * bool(begin) + text[begin:]
+def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _excerpt(name: str, line: int) -> str:
-    return call("sed", "-n", f"{max(1, line - 40)},{line}p", name)
-
-
 def _as_data(name: str, scan: Scan) -> dict[str, Any]:
+    error = _first_error(scan)
     return {
         "log": name,
-        "lines": scan.lines,
+        "lines": scan.skipped + scan.lines,
         "not_searched": scan.skipped,
-        "failed_first": scan.first.who,
-        "last_error": {"line": scan.last_error[0], "said": scan.last_error[1]},
+        "failed_first": scan.first.who if scan.is_failure else "",
+        "first_error": error and {"line": error.line, "said": error.text, "place": error.place},
         "findings": [
             {
                 "state": "follows" if each.message.consequence else "problem",
@@ -145,23 +152,31 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
                 "task": each.task,
                 "said": each.line_text,
                 "source": each.message.source,
-                "sites": each.message.sites,
             }
             for each in scan.findings
         ],
     }
 
 
-def _print_findings(scan: Scan) -> None:
-    """Print each cause with its fix; the first consequence like one if no cause is known."""
+def _print_findings(scan: Scan, *, is_told: bool) -> None:
+    """Print each cause with its fix; the first consequence like one if no error is told."""
     for number, each in enumerate(scan.findings):
-        if number and each.message.consequence:
+        if each.message.consequence and (number or is_told):
             click.echo(f"{paint('follows', sys.stdout)}  {each.message.topic}: {_where(each)}")
             continue
         click.echo(f"{paint('problem', sys.stdout)}  {each.message.topic}: {_where(each)}")
-        click.echo(_INDENT + _cut(each, _WIDTH - len(_INDENT)))
-        click.echo(_wrapped(each.filled(each.message.cause), _INDENT))
+        click.echo(_INDENT + _cut(each.line_text, _WIDTH - len(_INDENT)))
+        click.echo(_wrapped(each.filled(each.message.cause) + _peak(each, scan), _INDENT))
         click.echo(_wrapped(offline_modes(each.filled(each.message.fix)), "    fix: "))
+
+
+def _peak(finding: Finding, scan: Scan) -> str:
+    """Return the memory that was measured, where a process was killed."""
+    record = readable_values(Path(scan.run, "record.json")) if scan.run else {}
+    peak = record.get("cpu_peak_memory_mib")
+    if finding.message.topic != "killed" or not peak:
+        return ""
+    return f" The node with the most used {float(peak) / 1024:.1f} GiB."
 
 
 def _wrapped(text: str, before: str) -> str:
@@ -173,16 +188,3 @@ def _wrapped(text: str, before: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _print_no_findings(name: str, log: str, scan: Scan) -> None:
-    """Print that no message is known, and the next step."""
-    click.echo(f"no known message in the {scan.lines} lines of {name}")
-    line, text = scan.last_error
-    if line:
-        click.echo(f"the last line that looks like an error is line {line}:")
-        click.echo(_INDENT + textwrap.shorten(text, _WIDTH - len(_INDENT), placeholder="..."))
-        if log != "-":
-            click.echo(f"next: {_excerpt(name, line)}")
-        return
-    click.echo("next: python3 submit.py status; on this machine: python3 doctor.py")

@@ -1,52 +1,81 @@
-"""The task of a job that failed first: the others report at length that they lost it."""
+"""The rank of a job that failed first: the others report at length that they lost it."""
 
 from __future__ import annotations
 
 import re
+from typing import Callable, NamedTuple
 
 from lib.script.errors import printable
 
+# Whose line it is: the task of srun, and the rank; b"" where a line does not have it.
+Label = tuple[bytes, bytes]
+NOBODY: Label = (b"", b"")
+
 # How srun reports the end of tasks: node, tasks, reason.
-_ENDED = re.compile(rb"\nsrun: error: ([^ :\n]+): tasks? ([0-9][0-9,-]*)[^:\n]*: (.*)")
-# How programs, runtimes and Slurm begin to report a failure, after srun's and torchrun's labels.
-_FAILURE = re.compile(
-    rb"\n( *([0-9]+): (?:\[rank ?([0-9]+)\] ?)?)(?:Traceback \(most recent|error: |FATAL: |ERROR: |"
-    rb"[A-Za-z_.]*(?:Error|Exception): |Segmentation fault|slurmstepd: error|Fatal Python error)"
+_ENDED = re.compile(rb"srun: error: ([^ :]+): tasks? ([0-9][0-9,-]*)[^:]*: (.*)")
+# What only reports the end of others.
+FOLLOWS = re.compile(
+    rb"srun: error: [^ :]+: tasks? |srun: (?!error)|slurmstepd\S*: error: \*\*\*|longship: "
 )
-_MOST = 2000  # lines of the task's output: a traceback can have hundreds
+_CHAINED = ("During handling of the above", "The above exception was")
+_FRAME = re.compile(rb' *File "')
+_PLACE = re.compile(r' *File "(.*)", line ([0-9]+)')
+_MOST = 2000  # lines of the output of a rank: a traceback can have hundreds
+_RANKS = 16  # whose output is kept
 _LINES = 40  # lines that are shown
 
 
+class Failure(NamedTuple):
+    """The first error of a rank, and its output from there on."""
+
+    label: Label
+    line: int
+    steps: int  # of the training before it
+    output: list[bytes]
+
+    def error(self) -> FirstError:
+        """Return the error: of a traceback the exception, with the place where it was raised."""
+        lines = [_text(each) for each in self.output]
+        end = _end_of_error(lines)
+        places = [found for each in lines[:end] if (found := _PLACE.match(each))]
+        place = f"{places[-1][1]}, line {places[-1][2]}" if places else ""
+        return FirstError(self.line, lines[end], place)
+
+
+class FirstError(NamedTuple):
+    """The first error of the rank that failed first, as it printed it."""
+
+    line: int
+    text: str
+    place: str  # in the code, by a traceback; else ""
+
+
 class FirstFailure:
-    """The task that failed first, and its output from there on, in a log that is fed in blocks."""
+    """The rank that failed first, and its output, in a log whose lines are given one by one."""
 
-    def __init__(self) -> None:
-        self.task = self.rank = ""
+    def __init__(self, went_on: Callable[[int], bool]) -> None:
+        """`went_on` tells whether the run has survived what was printed after so many steps."""
+        self._went_on = went_on
+        self.candidates: dict[Label, Failure] = {}
+        self.ended = 0  # the line in which srun reports the first end of a task
         self._ends: list[tuple[str, str, str]] = []  # node, tasks such as 0,2-3, and reason
-        self._output: list[bytes] = []
-        self._line: re.Pattern[bytes] | None = None
 
-    def feed(self, block: bytes) -> int:
-        """Search whole lines; return where srun reports the first end of a task in them, or -1."""
-        block = b"\n" + block
-        ends = list(_ENDED.finditer(block)) if b"\nsrun: error: " in block else []
-        self._ends += [(_text(x[1]), _text(x[2]), _text(x[3])) for x in ends]
-        self._search(block)
-        return ends[0].start() if ends else -1
+    def take(self, label: Label, text: bytes, line: int, steps: int, is_error: bool) -> None:
+        """Take up a line, which can be an error, after so many steps of the training."""
+        if end := _ENDED.match(text):
+            self._ends.append((_text(end[1]), _text(end[2]), _text(end[3])))
+            self.ended = self.ended or line
+        known = self.candidates.get(label)
+        if known and not (is_error and self._went_on(known.steps)):
+            if len(known.output) < _MOST:
+                known.output.append(text)
+        elif is_error and not FOLLOWS.match(text) and (known or len(self.candidates) < _RANKS):
+            self.candidates[label] = Failure(label, line, steps, [text])
 
-    def _search(self, block: bytes) -> None:
-        begin = 0
-        if self._line is None:
-            failure = _FAILURE.search(block)
-            if failure is None:
-                return
-            label, task, rank = failure.groups()
-            self.task, self.rank, begin = _text(task), _text(rank or b""), failure.start()
-            # the lines of other tasks, and of other ranks of this task, are between its own
-            others = b"" if rank else rb"(?!\[rank ?[0-9]+\])"
-            self._line = re.compile(rb"\n" + re.escape(label) + others + rb"(.*)")
-        if len(self._output) < _MOST:
-            self._output += self._line.findall(block, begin)
+    def is_code(self, label: Label, text: bytes) -> bool:
+        """Tell whether a line is code that a traceback quotes: what it raises comes later."""
+        known = self.candidates.get(label)
+        return bool(known and text[:1].isspace() and _FRAME.match(known.output[-1]))
 
     def _end_of(self, task: str) -> tuple[str, str]:
         """Return where and how a task ended, if srun reports it."""
@@ -57,16 +86,28 @@ class FirstFailure:
         return "", ""
 
     @property
+    def failure(self) -> Failure | None:
+        """The first error of a rank that Slurm did not end; of a line without a label at last."""
+
+        def order(each: Failure) -> tuple[bool, bool, int]:
+            is_ended = self._end_of(each.label[0].decode())[1] == "Terminated"
+            return each.label == NOBODY, is_ended, each.line
+
+        found = (each for each in self.candidates.values() if not self._went_on(each.steps))
+        return min(found, key=order, default=None)
+
+    @property
     def who(self) -> str:
         """The task, with its rank, node and how it ended, if known; "" without a failure."""
-        # a task that Slurm terminated did not fail first
-        ended = sorted(self._ends, key=lambda each: each[2] == "Terminated")
-        task = self.task or "".join(re.split("[,-]", tasks)[0] for _, tasks, _ in ended[:1])
-        if not task:
+        task, rank = (each.decode() for each in self.failure.label) if self.failure else ("", "")
+        if not task:  # a task that Slurm terminated did not fail first
+            ended = sorted(self._ends, key=lambda each: each[2] == "Terminated")
+            task = "".join(re.split("[,-]", tasks)[0] for _, tasks, _ in ended[:1])
+        if not task and not rank:
             return ""
         node, reason = self._end_of(task)
-        rank = f", rank {self.rank}," if self.rank else ""
-        return f"task {task}{rank}{node and f' on {node}: {reason}'}".rstrip(",")
+        named = f"task {task}" + f", rank {rank}," * bool(rank) if task else f"rank {rank}"
+        return f"{named}{node and f' on {node}: {reason}'}".rstrip(",")
 
     def node_of(self, task: str) -> str:
         """Return the node of a task, if srun reports its end."""
@@ -75,7 +116,9 @@ class FirstFailure:
     @property
     def output(self) -> list[str]:
         """What it printed, as much as fits a screen: the error at the end of a traceback too."""
-        lines = [_text(each) for each in self._output[:_MOST]]
+        if not self.failure or self.failure.label == NOBODY:
+            return []
+        lines = [_text(each) for each in self.failure.output]
         error = _end_of_error(lines)
         if error < _LINES - 5:
             return lines[:_LINES]
@@ -86,14 +129,12 @@ def _end_of_error(lines: list[str]) -> int:
     """Return the number of the line that ends the first traceback, with those chained to it."""
     error, inside = 0, False
     for number, line in enumerate(lines):
-        if line.startswith(("During handling of the above", "The above exception was")):
+        if line.startswith("Traceback") and number and not inside:  # of another failure
+            return error
+        if line.startswith(("Traceback", *_CHAINED)):
             inside = True
-        elif line.startswith("Traceback"):
-            if number and not inside:  # of another failure
-                return error
-            inside = True
-        elif line and not line[0].isspace():
-            error, inside = (number, False) if inside else (error, inside)
+        elif inside and line and not line[0].isspace():
+            error, inside = number, False
     return error
 
 

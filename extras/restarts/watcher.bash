@@ -20,6 +20,26 @@ declare -g longship_job=''
 watch_keep_spares() {
   export SLURM_JOB_NUM_NODES=$1 SLURM_NNODES=$1
   unset SLURM_NTASKS SLURM_NPROCS SLURM_TASKS_PER_NODE
+  # shellcheck disable=SC2329  # for the job script
+  srun() { watch_srun "$@"; }
+}
+
+# watch_srun ARGUMENT...: start the ranks on the first nodes, unless the call itself says on which. srun would leave out a
+# node on which an earlier step still ends, for a spare one, and MASTER_ADDR can be that node.
+watch_srun() {
+  local each list=''
+  local -a hosts
+  for each in "$@"; do
+    case $each in
+      "$LAUNCHER")
+        mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+        printf -v list '%s,' "${hosts[@]:0:SLURM_JOB_NUM_NODES}"
+        break
+        ;;
+      -[Nrwx]* | --nodes* | --nodelist* | --relative* | --exclude*) break ;;
+    esac
+  done
+  command srun ${list:+"--nodelist=${list%,}"} "$@"
 }
 
 # watch_run RESTARTS SPARES SILENCE LOG MESSAGES: run the rest of the job script until no decision starts it again, and exit
@@ -36,11 +56,22 @@ watch_run() {
   done
   while :; do
     watch_attempt "$3" "$4" "$5" && code=0 || code=$?
-    if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$4"; then break; fi
+    if [[ -n $longship_ending ]]; then break; fi
+    if (($1)) && watch_is_preempted; then # the stacks write a checkpoint then, and exit with code 0
+      printf 'longship: preempted: requeued\n' >&2
+      watch_requeue ''
+      break
+    fi
+    if ((code == 0)) || ! watch_decide "$code" "$1" "$4"; then break; fi
     if [[ -n $longship_ending ]]; then break; fi # a signal can come while it decides
     printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
   done
   exit "$code"
+}
+
+# watch_is_preempted: whether Slurm has ended the step for another job: it ends the job only after the grace time.
+watch_is_preempted() {
+  grep -q ' PreemptTime=[0-9]' < <(exec timeout 60 scontrol show job --oneliner "$longship_job" 2>/dev/null)
 }
 
 # watch_attempt SILENCE LOG MESSAGES: run the script once, with the signals and input that it would have alone; return its
@@ -169,16 +200,16 @@ watch_replace_nodes() {
   export SLURM_JOB_NODELIST=${kept#,} SLURM_NODELIST=${kept#,}
 }
 
-# watch_requeue NODES: put the job back into the queue, without some nodes. Slurm starts it after its processes have ended:
-# this shell has until KillWait.
+# watch_requeue NODES: put the job back into the queue, without some nodes, if any. Slurm starts it after its processes have
+# ended: this shell has until KillWait.
 watch_requeue() {
   local output
   output=$(exec scontrol requeue "$longship_job" 2>&1) || {
     print_messages error "Slurm does not requeue the job: ${output##*error: }" \
-      hint "run: python3 submit.py rerun $longship_job --exclude=$1"
+      hint "run: python3 submit.py rerun $longship_job${1:+ --exclude=$1}"
     return
   }
-  watch_exclude "$1" "$longship_job"
+  if [[ -n $1 ]]; then watch_exclude "$1" "$longship_job"; fi
   for _ in {1..30}; do
     if [[ -n $longship_ending ]]; then break; fi # Slurm's TERM
     sleep 1

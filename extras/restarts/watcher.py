@@ -21,6 +21,8 @@ from lib.script.execute import read_output
 # that hangs; longer than a healthy run compiles, evaluates or writes a checkpoint.
 _SILENCE = 1800
 _LEAST = 300  # seconds before the time limit in which no step is started
+# Before a message: task, rank, time or place in brackets, the class of an exception.
+_LABELS = r"^( *[0-9]+: )?(\[[^]]*\][: ]*)*(Exception: )?"
 _LINE = re.compile(r"attempt \d+ ended(?: at step (\d+))?: (.*?)(?: \(exit code \d+\))?; ")
 
 
@@ -73,7 +75,7 @@ def final_messages() -> str:
         tables, _ = read_toml(file, f"messages/{file.name}")
         entries = (each for table in tables.values() for each in table.values())
         found = [each["final"] for each in entries if "final" in each]
-    return "|".join(found) or "$."  # no line
+    return f"{_LABELS}({'|'.join(found)})" if found else "$."  # no line
 
 
 def end_of_step(log: str, code: int, nodes: Sequence[str]) -> End:

@@ -1,15 +1,17 @@
-"""What a log tells of the end of a step, for programs."""
+"""What a log tells of the end of a step, for programs: what the run survived is not its end."""
 
 import json
 import socket
 
 import pytest
 
-from extras.explain.explain import TABLE, explain, load_messages
-from lib.configuration.tables import read_toml
+from extras.explain.explain import explain
 
 NODES = ["node1", "node2", "jwb0456"]
 RUN = "longship: run /scratch/runs/7-train\n"
+ECC = "3: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+ENDED = "srun: error: node2: task 3: Exited with exit code 1\n"
+OUT_OF_MEMORY = "srun: error: node1: task 0: Out Of Memory\n"
 
 
 @pytest.fixture
@@ -26,6 +28,13 @@ def read(tmp_path, capsys):
 
 def end_of(topic, restart="", step=None, nodes=()):
     return {"topic": topic, "restart": restart, "step": step, "nodes": [*nodes]}
+
+
+def steps(first, last, label="0: ", minute=None):
+    """Give lines of steps; with the minutes at which they were printed, one per step."""
+    at = "" if minute is None else "2026-01-02 03:{:02}:00 "
+    lines = (at.format((minute or 0) + n - first) + f"step {n}/900" for n in range(first, last))
+    return "".join(f"{label}{line}\n" for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -54,41 +63,70 @@ def test_of_earlier_attempts_nothing_is_read(read):
 
 
 def test_node_is_that_of_the_line_or_of_its_task(read):
-    broken = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
-    ended = "srun: error: node2: task 3: Exited with exit code 1\n"
-    assert read(f"{RUN}step 5/9\n3: {broken}{ended}") == end_of("GPU broken", "node", 5, ("node2",))
+    assert read(f"{RUN}{ECC}{ENDED}") == end_of("GPU broken", "node", None, ("node2",))
     ended = "srun: error: node1: tasks 0-1: Terminated\nsrun: error: node2: tasks 2,4-7: Killed\n"
-    assert read(f"{RUN}step 5/9\n5: {broken}{ended}")["nodes"] == ["node2"]
-    assert read(f"{RUN}3: {broken}")["nodes"] == []  # of an unknown one
+    assert read(f"{RUN}5{ECC[1:]}{ended}")["nodes"] == ["node2"]
+    assert read(f"{RUN}{ECC}")["nodes"] == []  # of an unknown one
     failed = (
         "srun: error: Task launch for StepId=7.1 failed on node jwb0456: Communication failure\n"
     )
-    assert read(RUN + failed) == end_of("step not started", "node", None, ("jwb0456",))
+    assert read(RUN + failed) == end_of("node does not answer", "node", None, ("jwb0456",))
 
 
 def test_evidence_of_a_node_wins_over_what_else_is_known(read):
-    text = (
-        f"{RUN}step 5/9\n0: torch.distributed: ModuleNotFoundError: No module named 'x'\n"
-        "srun: error: Node failure on node2\n"
-    )
-    assert read(text) == end_of("node failed", "node", 5, ("node2",))
+    text = f"{RUN}0: ModuleNotFoundError: No module named 'x'\nsrun: error: Node failure on node2\n"
+    assert read(text) == end_of("node failed", "node", None, ("node2",))
 
 
-def test_what_a_run_has_survived_is_not_why_it_ended(read):
-    early = "0: OSError: [Errno 28] No space left on device\n"
-    late = "srun: error: node1: task 0: Out Of Memory\n"
-    assert read(f"{RUN}{early}{late}")["topic"] == "disk full"
-    assert read(f"{RUN}{early}0: step 5/9\n{late}")["topic"] == "out of host memory"
+def test_step_of_another_rank_does_not_mean_that_a_finding_is_survived(read):
+    """The lines of ranks are not ordered: a neighbour still prints its step after the error."""
+    text = f"{RUN}{steps(1, 5)}{ECC}{steps(5, 7)}{ENDED}slurmstepd: error: *** STEP 7.0 ON node1 "
+    text += "CANCELLED AT 2026-01-02T03:04:05 ***\n"
+    assert read(text) == end_of("GPU broken", "node", 6, ("node2",))
+    # nor many steps in a moment, or few in minutes
+    for later in (steps(5, 90), steps(5, 12, minute=1)):
+        assert read(f"{RUN}{steps(1, 5)}{ECC}{later}{ENDED}")["topic"] == "GPU broken"
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        steps(5, 7, label="3: "),  # the same rank
+        steps(5, 20, minute=1),  # several steps and minutes
+        steps(5, 120),  # without times
+    ],
+)
+def test_finding_that_the_run_has_survived_decides_nothing(later, read):
+    found = read(f"{RUN}{steps(1, 5)}{ECC}{later}{OUT_OF_MEMORY}")
+    assert (found["topic"], found["restart"], found["nodes"]) == ("out of memory", "", [])
+    # and nothing takes its place
+    found = read(f"{RUN}{steps(1, 5)}{ECC}{later}{ENDED}")
+    assert (found["topic"], found["restart"], found["nodes"]) == ("", "", [])
+
+
+def test_message_survived_at_the_start_decides_nothing(read):
+    """As after 13 good steps: "package missing ... would fail again"."""
+    missing = "ModuleNotFoundError: No module named 'wandb'\n"
+    for label in ("", "1: "):
+        found = read(f"{RUN}{label}{missing}{steps(1, 14)}{ENDED}")
+        assert (found["topic"], found["restart"]) == ("", "")
+        assert read(f"{RUN}{label}{missing}{ENDED}")["restart"] == "never"
+
+
+def test_what_merely_follows_never_decides_alone(read):
+    timeout = "0: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
+    assert read(RUN + timeout + ENDED) == end_of("NCCL timeout")
 
 
 def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
-    early = f"{RUN}0: OVERFLOW! Attempted loss scale: 0, reducing to 0.0\n0: step 5/9\n"
-    ended = (
-        "longship: the ranks cannot continue: 0: OVERFLOW! Attempted loss scale: 0, reducing to 0.0"
+    line = "0: Loss is nan, stopping training\n"
+    survived = f"{RUN}{steps(1, 5)}{line}{steps(5, 7)}"
+    ended = f"longship: the ranks cannot continue: {line[:-1]}: ending 7.0\n"
+    assert read(f"{survived}{OUT_OF_MEMORY}")["topic"] == "out of memory"
+    after = "0: stopped by a signal after step 7 of 900\n"
+    assert read(f"{survived}{ended}{after}{OUT_OF_MEMORY}") == end_of(
+        "loss is not a number", "never", 7
     )
-    late = "srun: error: node1: task 0: Out Of Memory\n"
-    assert read(f"{early}{late}")["topic"] == "out of host memory"
-    assert read(f"{early}{ended}: ending 7.0\n{late}") == end_of("loss is not a number", "never", 5)
 
 
 def test_nccl_names_a_node_unless_it_names_several(read, monkeypatch):
@@ -101,16 +139,3 @@ def test_nccl_names_a_node_unless_it_names_several(read, monkeypatch):
     assert read(silent + 2 * rank.format("10.0.1.9"))["nodes"] == ["jwb0456"]
     assert read(silent + rank.format("10.0.1.9") + process.format("10.0.0.1"))["nodes"] == []
     assert read(silent + process.format("10.9.9.9"))["nodes"] == []
-
-
-def test_table_of_restarts_names_topics_that_exist():
-    words = {each.topic: each.restart for each in load_messages()}
-    tables, _ = read_toml(TABLE, "the table")
-    listed = {word: set(topics) for word, topics in tables["restart"].items()}
-    for word in ("never", "node"):
-        assert {topic for topic, own in words.items() if own == word} == listed.pop(word)
-    assert not listed
-    never = ("module missing", "disk full", "configuration of a program", "ImportError", "data")
-    assert all(words[each] == "never" for each in never)
-    for each in ("out of host memory", "out of GPU memory", "NCCL timeout", "no output"):
-        assert words[each] == ""  # a leak, or a link that failed for seconds

@@ -6,7 +6,7 @@ import threading
 import pytest
 from support.stacks import settings_of
 
-from extras.restarts.watcher import End, decide, watch_limits, with_restarts
+from extras.restarts.watcher import End, decide, final_messages, watch_limits, with_restarts
 from lib.script.command import array
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -103,6 +103,24 @@ def test_faulty_nodes_are_replaced_if_enough_are_spare(nodes, left, spares, acti
     assert ("restart 1 of 2 without n1" in found[1]) == (action == "again")
 
 
+@pytest.mark.parametrize(
+    ("line", "ends"),
+    [
+        ("[deepspeed] OVERFLOW! Attempted loss scale: 0.1, reducing to 0.05", False),
+        ("Reducing learning rate: reducing to 0.0", False),
+        ("no GPU has fallen off the bus", False),
+        ('if "we are taking the entire process down" is printed, look above', False),
+        ("NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus.", True),
+        ("Exception: Current loss scale already at minimum - cannot decrease scale anymore.", True),
+        ("[Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)", True),
+    ],
+)
+@pytest.mark.parametrize("label", ["", " 3: "])
+def test_lines_that_end_a_step_are_those_of_a_run_that_cannot_continue(label, line, ends, run):
+    found = run(["grep", "-a", "-E", "-e", final_messages()], input=f"{label}{line}\n", check=False)
+    assert (found.returncode == 0) == ends and found.stderr == ""
+
+
 def limited(root, folder, text):
     return settings_of(root, "pytorch", "local", folder, f"[jobs]\n{text}\n")
 
@@ -193,7 +211,30 @@ def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp
         "scancel --signal=KILL 4711_3.0",
         "scontrol requeue 4711_3",
         "scontrol update JobId=4711_3 ExcNodeList=n1",
+        "scontrol show job --oneliner 4711_3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "added"),
+    [
+        ("/r/launcher python train.py -N 3", "--nodelist=n1,n2"),
+        ("--ntasks 4 --label /r/launcher x", "--nodelist=n1,n2"),
+        ("--nodes=1 /r/launcher x", ""),
+        ("-w n3 /r/launcher x", ""),
+        ("hostname", ""),
+    ],
+)
+def test_ranks_start_on_the_first_nodes_unless_the_call_says_where(
+    arguments, added, bash, clean_environment, tmp_path
+):
+    for name, body in {"srun": 'echo "$@"; exit 7', "scontrol": r"printf 'n%s\n' 1 2 3"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{clean_environment['PATH']}"
+    nodes = {"SLURM_JOB_NODELIST": "n[1-3]", "LAUNCHER": "/r/launcher", "PATH": path}
+    done = bash("watch_keep_spares 2", f"srun {arguments}", check=False, **nodes)
+    assert (done.stdout, done.returncode) == (f"{added} {arguments}".lstrip() + "\n", 7)
 
 
 def test_signal_while_the_next_attempt_is_prepared_ends_the_job(bash, tmp_path):

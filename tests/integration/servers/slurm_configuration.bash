@@ -42,6 +42,7 @@ write_hosts() {
     done
 }
 
+# write_partitions: the last two are for a job that is preempted, after half a minute of grace.
 write_partitions() {
     local longest partition names
     while read -r longest names; do
@@ -51,6 +52,8 @@ write_partitions() {
                 "$([[ $partition == "$DEFAULT_PARTITION" ]] && echo YES || echo NO)"
         done
     done <<<"$PARTITIONS"
+    printf 'PartitionName=preemptible Nodes=ALL DefaultTime=00:30:00 GraceTime=30\n'
+    printf 'PartitionName=urgent Nodes=ALL DefaultTime=00:30:00 PriorityTier=2\n'
 }
 
 readonly FREEZER=/sys/fs/cgroup/freezer
@@ -95,6 +98,8 @@ MessageTimeout=30
 KillWait=30
 MinJobAge=3600
 ReturnToService=2
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 MpiDefault=none
 MailProg=/bin/true

@@ -92,12 +92,12 @@ def test_step_that_cannot_continue_is_ended(make_job_clone, slurm, tmp_path):
     body = (
         'srun "$LAUNCHER" sh -c \'\n'
         'if [ -e "$1/second" ]; then sleep 8; exit; fi; touch "$1/second"\n'
-        'echo "Watchdog caught collective operation timeout: ran for 600000 ms"\n'
+        'echo "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)"\n'
         'for i in $(seq 100); do echo "step $i"; sleep 1; done\' sh "$RUN_DIR"'
     )
     run = clone.finish(write_job(clone, "useless", body))
-    said = "longship: the ranks cannot continue: 0: Watchdog caught collective operation timeout"
-    assert run.log.count(said) == 1 and f"ran for 600000 ms: ending {run.job}.0\n" in run.log
+    said = "longship: the ranks cannot continue: 0: [Rank 0] Watchdog caught collective operation"
+    assert run.log.count(said) == 1 and f"WorkNCCL(SeqNum=1): ending {run.job}.0\n" in run.log
     (line,) = attempts(run)
     assert re.match(r"attempt 1 ended at step \d+: NCCL timeout \(.*\); restart 1 of 2", line)
 
@@ -125,10 +125,12 @@ def test_ways_of_failing_lead_to_their_decisions(watched):
     found = {name: attempts(watched.run(first)) for name, (first, *_) in numbers.items()}
     never = "not restarted: it would fail again"
     assert found["imports"] == [f"attempt 1 ended: package missing (exit code 1); {never}"]
-    (line,) = found["arguments"]
-    assert line.endswith(f" (exit code 2); {never}")
+    assert [each.rpartition("; ")[2] for each in found["arguments"]] == [
+        "restart 1 of 2 on the same nodes",
+        SAME,
+    ]
     assert found["fills"] == [f"attempt 1 ended: disk full (exit code 1); {never}"]
-    killed = ": out of host memory (exit code 137); "
+    killed = ": killed (exit code 137); "
     assert found["killed"] == [
         f"attempt 1 ended at step 5{killed}restart 1 of 2 on the same nodes",
         f"attempt 2 ended at step 5{killed}{SAME}",
@@ -169,14 +171,53 @@ def test_faulty_node_is_excluded_from_a_requeued_job_and_its_chain(watched):
     assert watched.slurm.wait(later[-1]) == "COMPLETED", watched.slurm.log(later[-1])
 
 
+def test_job_that_is_preempted_starts_again_later_and_has_not_failed(watched):
+    """In the grace time its step has ended, and on TERM the stacks exit with code 0."""
+    body = (
+        'srun "$LAUNCHER" sh -c \'\n'
+        'if [ "${SLURM_RESTART_COUNT:-0}" = 1 ]; then echo "step 9 of 9"; exit; fi\n'
+        'trap "exit 0" TERM; echo "step 5 of 9"; sleep 600 & wait\' sh'
+    )
+    header = "#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\n#SBATCH --exclusive"
+    job = write_job(watched, "gives-way", body, header)
+    number = watched.job(job, "--partition=preemptible")
+    watched.wait_until(number, lambda: watched.slurm.log(number).count("step 5") == 3)
+    urgent = watched.slurm.submit("--partition=urgent", "--nodes=3", "--exclusive", "--wrap=true")
+    assert watched.slurm.wait(urgent) == "COMPLETED"
+    assert watched.slurm.wait(number) == "COMPLETED", watched.slurm.log(number)
+    run = watched.run(number)
+    assert run.log.count("longship: preempted: requeued\n") == 1
+    assert run.log.count("step 9 of 9") == 3 and run.record["restarts"] == "1"
+    assert "attempts" not in run.record and "restart 1 of" not in run.log
+
+
+def test_step_that_starts_again_takes_no_spare_node(watched):
+    """Even if a step of its own still keeps the first node, on which the ranks meet."""
+    body = (
+        "srun --nodes=1 --ntasks=1 --nodelist=node1 --exclusive sleep 8 &\n"
+        'sleep 2; srun "$LAUNCHER" sh -c \'echo "rank $SLURM_PROCID on $SLURMD_NODENAME"\n'
+        'if [ -e "$1/second" ]; then exit; fi; sleep 1; touch "$1/second"; exit 1\' sh "$RUN_DIR"'
+    )
+    header = "#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1"
+    run = watched.finish(write_job(watched, "same", body, header), "--spare-nodes=1")
+    (line,) = attempts(run)
+    assert line.endswith("restart 1 of 2 on the same nodes")
+    for rank in (0, 1):
+        assert run.log.count(f"rank {rank} on node{rank + 1}\n") == 2
+    assert "on node3" not in run.log
+
+
 def test_faulty_node_is_replaced_by_a_spare_one(watched):
+    """Its message comes a moment before its neighbours print their steps."""
     body = (
         'srun "$LAUNCHER" sh -c \'\n'
         'echo "on $SLURMD_NODENAME, $SLURM_NTASKS tasks, $NUM_NODES nodes, $MASTER_ADDR first"\n'
         'touch "$2/said-$SLURM_PROCID"; if [ "$SLURMD_NODENAME" = "$1" ]; then\n'
         'until [ "$(ls "$2" | grep -c said-)" = 4 ]; do sleep 0.1; done\n'
-        'echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; fi\n'
-        'sleep 2\' sh "${JOB_ARGUMENTS[@]}" "$RUN_DIR"'
+        'echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"\n'
+        'touch "$2/broken"; sleep 1; exit 1; fi\n'
+        'while [ "$SLURMD_NODENAME" != node3 ] && ! [ -e "$2/broken" ]; do sleep 0.1; done\n'
+        'sleep 0.3; echo "step 5 of 9"; sleep 2\' sh "${JOB_ARGUMENTS[@]}" "$RUN_DIR"'
     )
     header = "#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=2\n#SBATCH --gpus-per-node=2"
     job = write_job(watched, "spare", body, header)
@@ -259,6 +300,6 @@ def test_node_whose_slurmd_does_not_answer_is_excluded(root, slurm, tmp_path):
     run = clone.run(number)
     first, second = attempts(run)
     assert first.endswith("; restart 1 of 3 on the same nodes")
-    assert second.startswith("attempt 2 ended: step not started (exit code ")
+    assert second.startswith("attempt 2 ended: node does not answer (exit code ")
     assert second.endswith("; requeued without node2: restart 2 of 3")
     assert "node2" not in run.record["nodelist"]
