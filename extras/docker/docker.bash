@@ -6,8 +6,9 @@ source "${BASH_SOURCE[0]%/*}/../../lib/runtimes/launch.bash"
 # shellcheck source=lib/runtimes/build.bash
 source "${BASH_SOURCE[0]%/*}/../../lib/runtimes/build.bash"
 
-# engine_image PROGRAM QUESTION FILE [ARGUMENT]...: see image_ask. The file of an image ends in the program's name, and
-# contains the tag of the image in the program's store. Other files are archives and overlays.
+# engine_image PROGRAM QUESTION FILE [ARGUMENT]...: see image_ask. The file of an image ends in the
+# program's name, and contains the tag of the image in the program's store. Other files are archives
+# and overlays.
 engine_image() {
   local tag
   case $2 in
@@ -42,8 +43,8 @@ engine_tag_in() {
   printf '%s' "$tag"
 }
 
-# engine_delete PROGRAM TAG FILE: delete the file, and the tag unless another file names it too; false if a container
-# uses the tag.
+# engine_delete PROGRAM TAG FILE: delete the file, and the tag unless another file names it too;
+# false if a container uses the tag.
 engine_delete() {
   local -a same=()
   if engine_image "$1" exists "$3"; then
@@ -64,8 +65,8 @@ engine_add_user() {
   bind_add /tmp
 }
 
-# engine_add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be written to otherwise.
-# Rootless podman can keep them only with crun.
+# engine_add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be
+# written to otherwise. Rootless podman can keep them only with crun.
 engine_add_groups() {
   local group
   local -a groups
@@ -82,7 +83,8 @@ engine_add_groups() {
   done
 }
 
-# engine_add_shared_memory PROGRAM: share the host's memory; podman refuses --ipc=host on a host without message queues.
+# engine_add_shared_memory PROGRAM: share the host's memory; podman refuses --ipc=host on a host
+# without message queues.
 engine_add_shared_memory() {
   if [[ $1 == docker || -e /dev/mqueue ]]; then
     options+=(--ipc=host)
@@ -98,8 +100,9 @@ engine_add_gpus() {
   if [[ -e /dev/kfd ]]; then options+=(--device=/dev/kfd --device=/dev/dri); fi
 }
 
-# engine_add_variables [SECRET...]: pass the program's exported variables by name, so that no value is in an argument.
-# SECRETS go another way (engine_secrets_text): `docker inspect` shows variables, and podman's database keeps them.
+# engine_add_variables [SECRET...]: pass the program's exported variables by name, so that no value
+# is in an argument. SECRETS go another way (engine_secrets_text): `docker inspect` shows variables,
+# and podman's database keeps them.
 engine_add_variables() {
   local variable
   longship_secrets=()
@@ -113,8 +116,9 @@ engine_add_variables() {
   done < <(exported_names)
 }
 
-# engine_secrets_text: write the secrets to a file in memory for this user alone, and print what the shell inside runs
-# first: it reads the file and removes it. A container that never started leaves it to the next start.
+# engine_secrets_text: write the secrets to a file in memory for this user alone, and print what the
+# shell inside runs first: it reads the file and removes it. A container that never started leaves
+# it to the next start.
 engine_secrets_text() {
   if ((${#longship_secrets[@]} == 0)); then return; fi
   local file variable value
@@ -140,11 +144,13 @@ engine_secrets_text() {
   fi
 }
 
-# engine_add_working_directory: keep the working directory if it is visible inside, as Apptainer does.
+# engine_add_working_directory: keep the working directory if it is visible inside, as Apptainer
+# does.
 engine_add_working_directory() {
   local target
   if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
-  for target in "${!bound[@]}"; do # homes can be in /var, as on Fedora Silverblue, and clones in /opt
+  # homes can be in /var, as on Fedora Silverblue, and clones in /opt
+  for target in "${!bound[@]}"; do
     if [[ ${bound[$target]} == "$target" && $PWD/ == "$target"/* ]]; then
       options+=(--workdir "$PWD")
       return
@@ -172,9 +178,9 @@ engine_build_image() {
   engine_keep_tag "$1" "$2"
 }
 
-# engine_keep_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
-# docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
-# tag: packages were installed on top of that.
+# engine_keep_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in
+# "$build_partial". So a version of docker's and podman's is a file too, and is activated like the
+# others. The active image, built again, keeps its tag: packages were installed on top of that.
 engine_keep_tag() {
   local id own
   id=$("$1" image inspect --format '{{.Id}}' "$2-partial")

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # Evaluations: a job that is submitted with a training exports the trained model, and evaluates it.
 
-# evaluation_send RUNS NAME ARGUMENT...: submit the job that exports and evaluates what the last job of that NAME trains,
-# to start after that one has completed. evaluation_export knows the path of the model. The file
-# RUN.then keeps what the training uses from being pruned, whoever prunes (pins.bash).
+# evaluation_send RUNS NAME ARGUMENT...: submit the job that exports and evaluates what the last job
+# of that NAME trains, to start after that one has completed. evaluation_export knows the path of
+# the model. The file RUN.then keeps what the training uses from being pruned, whoever prunes
+# (pins.bash).
 evaluation_send() {
   # shellcheck disable=SC2154  # of lib/jobs/submit.bash
   local -r trained=${submitted_ids[-1]}
@@ -12,9 +13,9 @@ evaluation_send() {
   print_messages results "$1/$trained-$2/exported/evaluation"
 }
 
-# evaluation_export MODEL: if it is RUN/exported, let it be a link to the newest checkpoint of that training in Hugging Face's
-# format, which is written in the environment of that run. If another cluster has a job of the same ID, the run of this
-# one is RUN.2: JOB_ARGUMENTS then names that.
+# evaluation_export MODEL: if it is RUN/exported, let it be a link to the newest checkpoint of that
+# training in Hugging Face's format, which is written in the environment of that run. If another
+# cluster has a job of the same ID, the run of this one is RUN.2: JOB_ARGUMENTS then names that.
 evaluation_export() {
   local run=${1%/exported} each model
   if [[ $1 != "${RUN_DIR%/*}"/*/exported ]]; then return; fi
@@ -25,7 +26,8 @@ evaluation_export() {
   JOB_ARGUMENTS[0]=$run/exported
   if [[ -e ${JOB_ARGUMENTS[0]} ]]; then return; fi
   if ! is_own "$run" "$run/start.bash" "$run/launcher" || [[ ! -d $run/outputs ]]; then
-    fail "${run##*/} has no results of a training of yours: $run/outputs" 'list your runs: python3 submit.py status'
+    fail "${run##*/} has no results of a training of yours: $run/outputs" \
+      'list your runs: python3 submit.py status'
   fi
   printf 'longship: exporting the newest checkpoint of %s\n' "$run" >&2
   if ! model=$(evaluation_export_inside "$run") || ! ln -sfn -- "$model" "$run/exported"; then
@@ -33,8 +35,9 @@ evaluation_export() {
   fi
 }
 
-# evaluation_export_inside RUN: start the export of its stack, and print the directory of the model. The run's start.bash sets its
-# launcher, options of srun and stack, and then returns, as for a script that is watched.
+# evaluation_export_inside RUN: start the export of its stack, and print the directory of the model.
+# The run's start.bash sets its launcher, options of srun and stack, and then returns, as for a
+# script that is watched.
 evaluation_export_inside() {
   local -r own=$RUN_DIR outputs=$(realpath -- "$1/outputs")
   local -a start=()

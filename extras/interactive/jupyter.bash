@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# JupyterLab on a compute node for the user's browser, with a token and TLS, as other users of the node can listen. A
-# job script sources this file after start_job, whose variables it reads.
+# JupyterLab on a compute node for the user's browser, with a token and TLS, as other users of the
+# node can listen. A job script sources this file after start_job, whose variables it reads.
 
 TASK_PREFIX=() # a command of the site before the launcher; never from the caller's environment
 
@@ -26,10 +26,12 @@ jupyter_make_certificate() {
   output=$(umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=$1" \
     -addext "subjectAltName=DNS:localhost,DNS:$1" \
     -keyout "$RUN_DIR/jupyter/key" -out "$RUN_DIR/jupyter/pem" 2>&1) ||
-    fail "openssl cannot create a certificate: ${output##*$'\n'}" 'ask your site for openssl 1.1.1 or newer'
+    fail "openssl cannot create a certificate: ${output##*$'\n'}" \
+      'ask your site for openssl 1.1.1 or newer'
 }
 
-# jupyter_make_token: export JUPYTER_TOKEN, 48 hex digits, and write it to a file in a directory that nobody else can enter.
+# jupyter_make_token: export JUPYTER_TOKEN, 48 hex digits, and write it to a file in a directory
+# that nobody else can enter.
 jupyter_make_token() {
   JUPYTER_TOKEN=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
   export JUPYTER_TOKEN

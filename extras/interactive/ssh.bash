@@ -1,19 +1,21 @@
 # shellcheck shell=bash
-# An SSH server of the user's own on a compute node, for editors (VS Code, Cursor, JetBrains), ssh and scp. A job script
-# sources this file after start_job, whose variables it reads. sshd is the node's, as few images have one; its sessions
-# are inside the environment (inside/ssh_sessions.py).
+# An SSH server of the user's own on a compute node, for editors (VS Code, Cursor, JetBrains), ssh
+# and scp. A job script sources this file after start_job, whose variables it reads. sshd is the
+# node's, as few images have one; its sessions are inside the environment (inside/ssh_sessions.py).
 
 TASK_PREFIX=() # a command of the site before the launcher; never from the caller's environment
 
 # serve_ssh MACHINE: accept connections with a key of this job until the job ends.
 serve_ssh() {
-  local -r name=longship-$1 port=$((10000 + SLURM_JOB_ID % 10000)) # MASTER_PORT is for what runs in a session
+  # MASTER_PORT is for what runs in a session
+  local -r name=longship-$1 port=$((10000 + SLURM_JOB_ID % 10000))
   local -r login=$USER@${SLURM_SUBMIT_HOST:-LOGIN_NODE} sessions=$LONGSHIP_ROOT/extras/interactive/inside/ssh_sessions.py
   local python served sshd socket
   sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin && type -P sshd) ||
     fail "sshd not found on $SLURMD_NODENAME" \
       'ask your site for openssh-server on compute nodes; or use JupyterLab, with the jupyter job script of the site'
-  python=${longship_python:-$(type -P python3)} # that of code_record.bash is new enough; the node's can be 3.6
+  # that of code_record.bash is new enough; the node's can be 3.6
+  python=${longship_python:-$(type -P python3)}
   socket=longship-$SLURM_JOB_ID-$(od -An -N8 -tx1 /dev/urandom | tr -d ' \n')
   (umask 077 && ssh_make_keys "$name" && ssh_configure_client "$name" "$port" "$login" &&
     ssh_configure_server "$port" "exec ${python@Q} ${sessions@Q} connect $socket") ||
@@ -38,8 +40,8 @@ ssh_make_keys() {
     mv -- "$RUN_DIR/$1/key.pub" "$RUN_DIR/ssh/accepted_keys"
 }
 
-# ssh_configure_server PORT SESSION: an ordinary user cannot use PAM, and the directories above the project's can be a group's.
-# The python3 of a module needs its libraries.
+# ssh_configure_server PORT SESSION: an ordinary user cannot use PAM, and the directories above the
+# project's can be a group's. The python3 of a module needs its libraries.
 ssh_configure_server() {
   printf '%s\n' "Port $1" "HostKey \"$RUN_DIR/ssh/host_key\"" "AuthorizedKeysFile \"$RUN_DIR/ssh/accepted_keys\"" \
     "AllowUsers $USER" 'AuthenticationMethods publickey' 'UsePAM no' 'StrictModes no' 'PidFile none' \

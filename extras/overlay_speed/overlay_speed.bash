@@ -1,11 +1,13 @@
 # shellcheck shell=bash
-# What makes imports from an overlay fast, added while it is built: the module index, one of its files, and the parts of
-# the files that an import reads, in its record; lib/runtimes/overlay.bash reads them ahead.
+# What makes imports from an overlay fast, added while it is built: the module index, one of its
+# files, and the parts of the files that an import reads, in its record; lib/runtimes/overlay.bash
+# reads them ahead.
 
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/../../lib/packages/overlay.bash"
 
-# module_index_copy PACKAGES: copy the program that reads the index into the directory of the packages.
+# module_index_copy PACKAGES: copy the program that reads the index into the directory of the
+# packages.
 module_index_copy() {
   cp -- "${longship_library%/lib}/extras/overlay_speed/inside/module_index.py" "$1/longship_module_index.py"
 }
@@ -14,11 +16,13 @@ module_index_copy() {
 module_index_write() {
   inside "$overlay_prefix/bin/python" "$longship_library/packages/inside" \
     "${longship_library%/lib}/extras/overlay_speed/inside/module_index.write" "$overlay_prefix${1#"$overlay_tree"}" ||
-    fail_writing "$overlay_tree" "cannot write the module index of $overlay_prefix" "read Python's output above"
+    fail_writing "$overlay_tree" "cannot write the module index of $overlay_prefix" \
+      "read Python's output above"
 }
 
-# overlay_find_reads FILE: record the parts of the new overlay and of the image that an import of the packages reads,
-# if that is known. It writes no file: its home and temporary directories are in memory.
+# overlay_find_reads FILE: record the parts of the new overlay and of the image that an import of
+# the packages reads, if that is known. It writes no file: its home and temporary directories are in
+# memory.
 overlay_find_reads() {
   local -a options=(--contain --cleanenv)
   local file output overlay_reads='' image_reads=''

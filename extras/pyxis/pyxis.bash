@@ -1,19 +1,21 @@
 # shellcheck shell=bash
-# Slurm's plugin Pyxis: srun itself starts enroot's containers, and a rank is a process inside one. So options of srun
-# contain what the launcher gives the other runtimes.
+# Slurm's plugin Pyxis: srun itself starts enroot's containers, and a rank is a process inside one.
+# So options of srun contain what the launcher gives the other runtimes.
 
 # where the container shows its own image, so that a launcher knows that it runs inside
 readonly longship_image_inside=/longship-image
 
-# of set_container_options, which a job script calls again; all empty if container.runtime is another one. The last one
-# is the file of an engine that reads an environment definition file (EDF).
+# of set_container_options, which a job script calls again; all empty if container.runtime is
+# another one. The last one is the file of an engine that reads an environment definition file
+# (EDF).
 declare -g longship_image='' longship_image_hint='' longship_edf=''
 
 # the EDF's lines of annotations
 declare -ga longship_annotations=()
 
-# pyxis_begin_options IMAGE HINT [DIR ANNOTATION...]: set CONTAINER_OPTIONS, now and again for this image; HINT is for
-# one that is missing. With DIR, use an EDF: in the run directory, or outside of a run in DIR.
+# pyxis_begin_options IMAGE HINT [DIR ANNOTATION...]: set CONTAINER_OPTIONS, now and again for this
+# image; HINT is for one that is missing. With DIR, use an EDF: in the run directory, or outside of
+# a run in DIR.
 pyxis_begin_options() {
   longship_image=$1 longship_image_hint=$2
   if (($# > 2)); then
@@ -22,8 +24,8 @@ pyxis_begin_options() {
   set_container_options
 }
 
-# set_container_options: set CONTAINER_OPTIONS for the next srun. A job script calls it again after its last export,
-# as a variable of the image beats the job's unless its name is given.
+# set_container_options: set CONTAINER_OPTIONS for the next srun. A job script calls it again after
+# its last export, as a variable of the image beats the job's unless its name is given.
 # shellcheck disable=SC2034  # read by bind_add and by the job script
 set_container_options() {
   CONTAINER_OPTIONS=()
@@ -41,7 +43,8 @@ set_container_options() {
   pyxis_add_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
   while IFS= read -r variable; do
-    # enroot would change these on the way; unnamed they pass as they are, unless the image has them too
+    # enroot would change these on the way; unnamed they pass as they are, unless the image has them
+    # too
     case ${!variable} in *$'\n'* | [\"\']*) continue ;; esac
     variable_is_hosts "$variable" || names+=("$variable")
   done < <(compgen -e)
@@ -59,7 +62,8 @@ set_container_options() {
   )
 }
 
-# pyxis_write_edf FILE MOUNT...: write the environment definition file; a step that starts meanwhile reads a complete one.
+# pyxis_write_edf FILE MOUNT...: write the environment definition file; a step that starts meanwhile
+# reads a complete one.
 pyxis_write_edf() {
   local -a mounts=("${@:2}")
   pyxis_add_bind "$PWD" "$PWD" rw # checks it: the file expands variables
@@ -77,7 +81,8 @@ pyxis_add_squashfs() {
   options+=("$1:$2:sqsh")
 }
 
-# pyxis_add_bind SOURCE TARGET MODE: stop at a path that its list of mounts cannot contain, as pyxis.py does.
+# pyxis_add_bind SOURCE TARGET MODE: stop at a path that its list of mounts cannot contain, as
+# pyxis.py does.
 pyxis_add_bind() {
   local path
   for path in "$1" "$2"; do

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Re-runs: what a recorded run has started is started again.
 
-# rerun_pin RUN: keep what a pending re-run of RUN needs from being pruned, on another cluster of the site too.
+# rerun_pin RUN: keep what a pending re-run of RUN needs from being pruned, on another cluster of
+# the site too.
 rerun_pin() {
   local needed id cluster
   record_value "$1/record.json" cluster

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Restarts without a human. Slurm's job script becomes a watcher, which runs the same script once more, as its child:
-# there start_job only sets the variables of the run, and the rest of the script starts the step. The watcher ends a step
-# whose log is silent or shows that it cannot continue, and decides once after each failed step, by `submit.py decide`;
-# while a step runs, it is bash alone.
+# Restarts without a human. Slurm's job script becomes a watcher, which runs the same script once
+# more, as its child: there start_job only sets the variables of the run, and the rest of the script
+# starts the step. The watcher ends a step whose log is silent or shows that it cannot continue, and
+# decides once after each failed step, by `submit.py decide`; while a step runs, it is bash alone.
 
 # the command of the job script, with its arguments
 declare -ga longship_script=()
@@ -13,7 +13,8 @@ declare -g longship_ending=''
 # how many spare nodes the job has
 declare -gi longship_spares=0
 
-# the job as Slurm's commands take it: the last task of an array that starts has the ID of the whole array
+# the job as Slurm's commands take it: the last task of an array that starts has the ID of the whole
+# array
 declare -g longship_job=''
 
 # watch_keep_spares NODES: let srun use so many nodes, the first ones; the others are spare.
@@ -24,8 +25,9 @@ watch_keep_spares() {
   srun() { watch_srun "$@"; }
 }
 
-# watch_srun ARGUMENT...: start the ranks on the first nodes, unless the call itself says on which. srun would leave out a
-# node on which an earlier step still ends, for a spare one, and MASTER_ADDR can be that node.
+# watch_srun ARGUMENT...: start the ranks on the first nodes, unless the call itself says on which.
+# srun would leave out a node on which an earlier step still ends, for a spare one, and MASTER_ADDR
+# can be that node.
 watch_srun() {
   local each list=''
   local -a hosts
@@ -42,15 +44,17 @@ watch_srun() {
   command srun ${list:+"--nodelist=${list%,}"} "$@"
 }
 
-# watch_run RESTARTS SPARES SILENCE LOG MESSAGES: run the rest of the job script until no decision starts it again, and exit
-# with its code. SILENCE is in seconds, 0 for never; MESSAGES is for grep -E.
+# watch_run RESTARTS SPARES SILENCE LOG MESSAGES: run the rest of the job script until no decision
+# starts it again, and exit with its code. SILENCE is in seconds, 0 for never; MESSAGES is for grep
+# -E.
 watch_run() {
   local name code
   longship_spares=$2
   longship_job=${RUN_DIR##*/}
   longship_job=${longship_job%%-*} # 4711_3 for a task of an array
   mapfile -d '' -t longship_script <"/proc/$$/cmdline"
-  for name in TERM HUP USR1 USR2; do # scancel, the time limit and --signal=B: signal this shell alone
+  # scancel, the time limit and --signal=B: signal this shell alone
+  for name in TERM HUP USR1 USR2; do
     # shellcheck disable=SC2064 # one for each name
     trap "longship_ending=yes; kill -s $name \"\$longship_child\" 2>/dev/null || :" "$name"
   done
@@ -69,14 +73,16 @@ watch_run() {
   exit "$code"
 }
 
-# watch_is_preempted: whether Slurm has ended the step for another job: it ends the job only after the grace time.
+# watch_is_preempted: whether Slurm has ended the step for another job: it ends the job only after
+# the grace time.
 watch_is_preempted() {
   grep -q ' PreemptTime=[0-9]' < <(exec timeout 60 scontrol show job --oneliner "$longship_job" 2>/dev/null)
 }
 
-# watch_attempt SILENCE LOG MESSAGES: run the script once, with the signals and input that it would have alone; return its
-# exit code. A step that had to be ended has failed, even if it then writes a checkpoint and exits with code 0, and the next
-# job of a chain must not take code 143 for the time limit.
+# watch_attempt SILENCE LOG MESSAGES: run the script once, with the signals and input that it would
+# have alone; return its exit code. A step that had to be ended has failed, even if it then writes a
+# checkpoint and exits with code 0, and the next job of a chain must not take code 143 for the time
+# limit.
 watch_attempt() {
   local code=0 own=0 observer=''
   (
@@ -107,8 +113,8 @@ watch_attempt() {
   return "$code"
 }
 
-# watch_log SILENCE LOG MESSAGES: end a step whose log has not grown for SILENCE seconds, or that still runs some time after a
-# line that matches MESSAGES. A size that cannot be read is no silence.
+# watch_log SILENCE LOG MESSAGES: end a step whose log has not grown for SILENCE seconds, or that
+# still runs some time after a line that matches MESSAGES. A size that cannot be read is no silence.
 watch_log() {
   local size='' now searched message='' pause=$(($1 ? $1 / 10 : 60))
   local -i quiet=0 # not by the clock, which goes on while Slurm suspends a job
@@ -124,14 +130,16 @@ watch_log() {
       if watch_end_steps "the ranks cannot continue: $REPLY"; then message='' size='' searched=${now:-$searched}; fi
     elif [[ -z $now || $now != "$size" ]]; then
       message=$(timeout 60 tail -c "+$((searched + 1))" -- "$2" | LC_ALL=C grep -a -m 1 -E -e "$3") || : # no such line
-      size=$now quiet=0 searched=$((now - 1000 > searched ? now - 1000 : searched)) # a line can be incomplete
+      # a line can be incomplete
+      size=$now quiet=0 searched=$((now - 1000 > searched ? now - 1000 : searched))
     elif (($1 && quiet >= $1)); then
       if watch_end_steps "no output for $1 seconds"; then size=''; fi
     fi
   done
 }
 
-# watch_end_steps REASON: say who hangs, and end the steps of this job: TERM, after 30 s KILL; fail if Slurm does not answer.
+# watch_end_steps REASON: say who hangs, and end the steps of this job: TERM, after 30 s KILL; fail
+# if Slurm does not answer.
 watch_end_steps() {
   local -a steps
   local signal output
@@ -147,7 +155,8 @@ watch_end_steps() {
   done
 }
 
-# watch_ask_nccl: print what NCCL's RAS, which the first rank of a node serves, knows of the ranks. Its protocol is text.
+# watch_ask_nccl: print what NCCL's RAS, which the first rank of a node serves, knows of the ranks.
+# Its protocol is text.
 watch_ask_nccl() {
   local -r address=${NCCL_RAS_ADDR:-localhost:28028} deadline=$((SECONDS + 30))
   local line ras
@@ -160,8 +169,8 @@ watch_ask_nccl() {
   exec {ras}>&-
 }
 
-# watch_decide CODE RESTARTS LOG: say what follows from a failed step, and record it; fail if this shell does not start the
-# step again.
+# watch_decide CODE RESTARTS LOG: say what follows from a failed step, and record it; fail if this
+# shell does not start the step again.
 watch_decide() {
   local -a decided # action, line, lines of all attempts, nodes to exclude
   mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares")
@@ -200,8 +209,8 @@ watch_replace_nodes() {
   export SLURM_JOB_NODELIST=${kept#,} SLURM_NODELIST=${kept#,}
 }
 
-# watch_requeue NODES: put the job back into the queue, without some nodes, if any. Slurm starts it after its processes have
-# ended: this shell has until KillWait.
+# watch_requeue NODES: put the job back into the queue, without some nodes, if any. Slurm starts it
+# after its processes have ended: this shell has until KillWait.
 watch_requeue() {
   local output
   output=$(exec scontrol requeue "$longship_job" 2>&1) || {
@@ -216,7 +225,8 @@ watch_requeue() {
   done
 }
 
-# watch_exclude_later NODES: from the later jobs of the chain, which have the name of this one; they are pending.
+# watch_exclude_later NODES: from the later jobs of the chain, which have the name of this one; they
+# are pending.
 watch_exclude_later() {
   local id dependency name chain=,$SLURM_JOB_ID,
   while IFS='|' read -r id dependency name; do # in the order of their submission

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# What a run uses: its GPUs, or cores and memory without GPUs. The first rank of a node starts <run>/sampler, a process on
-# the host that ends with the rank. It appends a line for each device and sample to <run>/usage/NODE.csv; the totals are
-# those since the run began, so that the last line of each device is enough. What is not measured is empty, never 0.
+# What a run uses: its GPUs, or cores and memory without GPUs. The first rank of a node starts
+# <run>/sampler, a process on the host that ends with the rank. It appends a line for each device
+# and sample to <run>/usage/NODE.csv; the totals are those since the run began, so that the last
+# line of each device is enough. What is not measured is empty, never 0.
 #
 #   time                  seconds since 1970
 #   device                index of the GPU; `cpu`: the processes of the job step
@@ -25,10 +26,10 @@ declare -gA usage_totals=() usage_last=()
 # the command of nvidia-smi
 declare -ga usage_query=()
 
-# usage_start RUNTIME: as the first rank of a node, start the sampler, without a stream of the rank: Slurm waits for their
-# end. Where the rank's process stays that of the runtime, the sampler is its child and ends with it, see usage_bind;
-# elsewhere it becomes the program, which must not have a child that it has not started. The batch script is no rank, and
-# has no variables with STEP.
+# usage_start RUNTIME: as the first rank of a node, start the sampler, without a stream of the rank:
+# Slurm waits for their end. Where the rank's process stays that of the runtime, the sampler is its
+# child and ends with it, see usage_bind; elsewhere it becomes the program, which must not have a
+# child that it has not started. The batch script is no rank, and has no variables with STEP.
 usage_start() {
   if [[ -n ${SLURM_STEP_NUM_TASKS:-} && $SLURM_LOCALID == 0 && -f ${RUN_DIR:-}/sampler ]]; then
     case $1 in
@@ -38,10 +39,11 @@ usage_start() {
   fi
 }
 
-# usage_bind RANK STEP [bound]: start again as a process that the kernel ends with its parent, the rank (util-linux 2.33). At the
-# end of a step Slurm ends the processes that are left, and if there is one, it waits for a second. For the same reason
-# the sampler is one process between two samples, and its first one comes after two seconds. Apptainer is written in Go
-# and starts its second program from any thread, which the kernel takes for the end of the parent: wait for that.
+# usage_bind RANK STEP [bound]: start again as a process that the kernel ends with its parent, the
+# rank (util-linux 2.33). At the end of a step Slurm ends the processes that are left, and if there
+# is one, it waits for a second. For the same reason the sampler is one process between two samples,
+# and its first one comes after two seconds. Apptainer is written in Go and starts its second
+# program from any thread, which the kernel takes for the end of the parent: wait for that.
 usage_bind() {
   local program=
   if [[ ${3:-} == bound || $PPID != "$1" ]] || ! setpriv --pdeathsig KILL true; then return; fi
@@ -49,7 +51,8 @@ usage_bind() {
   exec setpriv --pdeathsig KILL bash "$0" "$@" bound
 }
 
-# usage_make FILE: create it, so that nobody else can write to it, unless another step of this job has.
+# usage_make FILE: create it, so that nobody else can write to it, unless another step of this job
+# has.
 usage_make() {
   if [[ -e $1 ]]; then return; fi
   file_begin "$1.$$"
@@ -57,9 +60,9 @@ usage_make() {
   rm -f -- "$REPLY"
 }
 
-# usage_sample SECONDS PROCESSES RANK STEP [bound]: measure this node until process RANK ends, with the first program that
-# works. STEP is its parent, which has started all ranks of the node; PROCESSES is no where they are not its children:
-# docker.
+# usage_sample SECONDS PROCESSES RANK STEP [bound]: measure this node until process RANK ends, with
+# the first program that works. STEP is its parent, which has started all ranks of the node;
+# PROCESSES is no where they are not its children: docker.
 usage_sample() {
   local LC_ALL=C
   exec {usage_idle}<> <(:) # nothing is ever written to it
@@ -87,12 +90,14 @@ usage_sleep() {
   read -r -t "$1" -u "$usage_idle" || :
 }
 
-# usage_continue FILE: begin the file, or continue its totals: of an earlier step, or of a requeued job.
+# usage_continue FILE: begin the file, or continue its totals: of an earlier step, or of a requeued
+# job.
 usage_continue() {
   local line name
   local -a names row
   if [[ ! -s $1 ]]; then printf '%s\n' "$usage_heading" >&"$usage_file"; fi
-  if [[ -n $(tail -c 1 -- "$1") ]]; then printf '\n' >&"$usage_file"; fi # a sampler was killed amid a line
+  # a sampler was killed amid a line
+  if [[ -n $(tail -c 1 -- "$1") ]]; then printf '\n' >&"$usage_file"; fi
   IFS=, read -r -a names <<<"$usage_heading"
   while IFS= read -r line; do
     IFS=, read -r -a row <<<"$line,end"
@@ -101,10 +106,11 @@ usage_continue() {
   done < <(tail -n 64 -- "$1")
 }
 
-# usage_repeat RANK SECONDS PROGRAM COMMAND...: record what a command prints, again and again until it fails or the rank
-# ends: a line for each device, with index, utilisation, memory, power, energy counter in mJ, temperature and throttling.
-# It runs so rarely that it takes 0.4 % of a core, not counting the start: AMD's programs start a Python each time. Fields
-# 14 to 17 of stat are the time of this process and its children, in hundredths of a second.
+# usage_repeat RANK SECONDS PROGRAM COMMAND...: record what a command prints, again and again until
+# it fails or the rank ends: a line for each device, with index, utilisation, memory, power, energy
+# counter in mJ, temperature and throttling. It runs so rarely that it takes 0.4 % of a core, not
+# counting the start: AMD's programs start a Python each time. Fields 14 to 17 of stat are the time
+# of this process and its children, in hundredths of a second.
 usage_repeat() {
   local stat line
   local -a fields
@@ -139,8 +145,9 @@ usage_record() {
   printf '%s\n' "$line${usage_totals[$device throttled_seconds]:-}" >&"$usage_file"
 }
 
-# usage_add DEVICE TIME UTILISATION MEMORY POWER ENERGY_COUNTER TEMPERATURE THROTTLING: add a sample to the totals of its
-# device. NVIDIA's bits 0xec are limits of power or temperature; the others slow nothing down.
+# usage_add DEVICE TIME UTILISATION MEMORY POWER ENERGY_COUNTER TEMPERATURE THROTTLING: add a sample
+# to the totals of its device. NVIDIA's bits 0xec are limits of power or temperature; the others
+# slow nothing down.
 usage_add() {
   local -r seconds=$(($2 - ${usage_last[$1 time]:-$2})) before=${usage_last[$1 counter]:-}
   usage_last[$1 time]=$2 usage_last[$1 counter]=$6
@@ -166,8 +173,8 @@ usage_increase() {
   usage_totals[$1]=$((${usage_totals[$1]:-0} + $2))
 }
 
-# usage_read_dcgmi: set REPLY to a sample; where NVIDIA's daemon runs, it measures anyway. Its profiling fields would
-# take the counters from Nsight.
+# usage_read_dcgmi: set REPLY to a sample; where NVIDIA's daemon runs, it measures anyway. Its
+# profiling fields would take the counters from Nsight.
 usage_read_dcgmi() {
   local found
   found=$(dcgmi discovery --list) || return
@@ -176,8 +183,8 @@ usage_read_dcgmi() {
   REPLY=$(dcgmi dmon -e 203,252,155,156,150,112 --count 1 ${REPLY:+-i "$REPLY"})
 }
 
-# usage_read_nvidia_smi: set REPLY to a sample; the driver decides which fields exist, which is asked once; gpu_name, no
-# number, replaces a missing one.
+# usage_read_nvidia_smi: set REPLY to a sample; the driver decides which fields exist, which is
+# asked once; gpu_name, no number, replaces a missing one.
 usage_read_nvidia_smi() {
   local found known name query=index
   if ((${#usage_query[@]} == 0)); then
@@ -193,15 +200,16 @@ usage_read_nvidia_smi() {
   REPLY=$("${usage_query[@]}")
 }
 
-# usage_choose_gpus VISIBLE: set REPLY to the GPUs of this job, if a node without cgroups shows those of others too.
+# usage_choose_gpus VISIBLE: set REPLY to the GPUs of this job, if a node without cgroups shows
+# those of others too.
 usage_choose_gpus() {
   REPLY=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:-}}
   local -r commas=${REPLY//[!,]/}
   if (($1 <= ${#commas} + 1)); then REPLY=; fi
 }
 
-# usage_read_table COMMAND...: set REPLY to a sample from a table whose columns differ between versions. The second die of an
-# MI250X has no power of its own: its energy is in that of the first.
+# usage_read_table COMMAND...: set REPLY to a sample from a table whose columns differ between
+# versions. The second die of an MI250X has no power of its own: its energy is in that of the first.
 usage_read_table() {
   local table
   table=$("$@") || return
@@ -228,9 +236,9 @@ usage_read_table() {
     }' <<<"$table")
 }
 
-# usage_read_processes STEP: set REPLY to the load and memory of all processes that a process has started, with their
-# ended children. Memory is counted in pages, times in hundredths of a second, which ps would round to seconds. A process
-# can end while it is read.
+# usage_read_processes STEP: set REPLY to the load and memory of all processes that a process has
+# started, with their ended children. Memory is counted in pages, times in hundredths of a second,
+# which ps would round to seconds. A process can end while it is read.
 usage_read_processes() {
   local found page pages used now load=''
   found=$({ cat /proc/uptime /proc/[0-9]*/stat 2>/dev/null || :; } | awk -v step="$1" -v own="$$" '
@@ -254,7 +262,8 @@ usage_read_processes() {
   REPLY=cpu,$load,$((pages * page / 1048576))
 }
 
-# usage_end: add what the run has used to its record; a slow file system does not delay the end for long.
+# usage_end: add what the run has used to its record; a slow file system does not delay the end for
+# long.
 usage_end() {
   local -a used
   mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has a record, which
-# is written last: the commit and the number of files, then the files with their SHA-256 in the form of sha256sum.
-# For the transfer to another machine they are plain files, DIR/COMMIT/..., because not every copy keeps the
-# cache's links; the record is in the same directory. assets_begin sets:
+# Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has
+# a record, which is written last: the commit and the number of files, then the files with their
+# SHA-256 in the form of sha256sum. For the transfer to another machine they are plain files,
+# DIR/COMMIT/..., because not every copy keeps the cache's links; the record is in the same
+# directory. assets_begin sets:
 #
 #   hub_cache   directory of the cache, hub; the record of an asset is longship/ASSET.asset in it
 #   hub_shared  paths.shared_dir, if the cache is in it; "" if not
@@ -59,8 +60,8 @@ asset_has_files() {
   ((count == 0))
 }
 
-# asset_fetch NUMBER ASSET DIR TOOLS KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: download it from the
-# hub, unless it exists; TOOLS is the venv that is created for huggingface_hub.
+# asset_fetch NUMBER ASSET DIR TOOLS KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...:
+# download it from the hub, unless it exists; TOOLS is the venv that is created for huggingface_hub.
 asset_fetch() {
   if asset_is_complete "$2" "$3"; then
     note "$5 $6 is already downloaded"
@@ -103,8 +104,8 @@ hub_make_tools() {
     "check the network; pip's output above has the details"
 }
 
-# asset_set_ref ASSET DIR NAME: make a branch, such as main, point to its commit. main is the libraries' default
-# revision.
+# asset_set_ref ASSET DIR NAME: make a branch, such as main, point to its commit. main is the
+# libraries' default revision.
 asset_set_ref() {
   local found=''
   local -r ref=$hub_cache/hub/$2/refs/$3
@@ -117,8 +118,9 @@ asset_set_ref() {
   file_write "$ref" "$commit"
 }
 
-# asset_add_metric ASSET DIR HF_HOME: copy the code of a metric to where the library evaluate, offline, looks for what it has
-# loaded before: a directory with a name of 64 characters. It takes the newest.
+# asset_add_metric ASSET DIR HF_HOME: copy the code of a metric to where the library evaluate,
+# offline, looks for what it has loaded before: a directory with a name of 64 characters. It takes
+# the newest.
 asset_add_metric() {
   local -r name=${2##*--}.py modules=$3/modules/evaluate_modules/metrics/${2#spaces--}
   asset_commit "$hub_cache/longship/$1.asset"
@@ -127,8 +129,10 @@ asset_add_metric() {
   if [[ ! -e $to/$name ]]; then
     directory_make "$modules"
     rm -rf -- "$to.partial"
-    if ! mkdir -- "$to.partial" || ! cp -L -- "$files"/*.py "$to.partial" || ! mv -T -- "$to.partial" "$to"; then
-      fail_writing "$modules" "cannot write $to" 'check the permissions of the directory; the line above has the reason'
+    if ! mkdir -- "$to.partial" || ! cp -L -- "$files"/*.py "$to.partial" ||
+      ! mv -T -- "$to.partial" "$to"; then
+      fail_writing "$modules" "cannot write $to" \
+        'check the permissions of the directory; the line above has the reason'
     fi
   fi
   touch -c -- "$to/$name" 2>/dev/null || : # in a HF_HOME of a group it can be another member's
@@ -146,7 +150,8 @@ asset_export() {
   fi
 }
 
-# asset_import NUMBER ASSET DIR REPO COPIES: copy it from COPIES into the cache, if it is complete and unchanged.
+# asset_import NUMBER ASSET DIR REPO COPIES: copy it from COPIES into the cache, if it is complete
+# and unchanged.
 asset_import() {
   local -r number=$1 asset=$2 directory=$3 repo=$4 copies=$5
   local -r record=$copies/$asset.asset own=$hub_cache/longship/$asset.asset
@@ -169,24 +174,30 @@ asset_import() {
   hub_open
 }
 
-# asset_check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and name it.
+# asset_check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and
+# name it.
 asset_check_files() {
   local commit count bad
   read -r commit count <"$1" || :
   # -c, not -q: a reader that stops early makes the pipe fail, which would mean "none"
-  if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] || asset_files "$1" | grep -cE '^/|(^|/)\.\.(/|$)' >/dev/null; then
-    fail "record $1 lists files outside of its directory" 'do not use it: its source is not trustworthy'
+  if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] ||
+    asset_files "$1" | grep -cE '^/|(^|/)\.\.(/|$)' >/dev/null; then
+    fail "record $1 lists files outside of its directory" \
+      'do not use it: its source is not trustworthy'
   fi
-  [[ ${count:-0} == "$(asset_files "$1" | wc -l)" ]] || fail "record $1 is truncated" 'copy it again'
+  [[ ${count:-0} == "$(asset_files "$1" | wc -l)" ]] ||
+    fail "record $1 is truncated" 'copy it again'
   [[ -d $2 ]] || fail "files of $3 not found: $2" 'copy that directory too'
-  bad=$(tail -n +2 -- "$1" | checksums_check "$2") || fail "cannot read the record $1" 'copy it again'
+  bad=$(tail -n +2 -- "$1" | checksums_check "$2") ||
+    fail "cannot read the record $1" 'copy it again'
   bad=${bad%%$'\n'*}
   if [[ -z $bad ]]; then return; fi
   [[ -e $2/$bad ]] || fail "file of $3 not found: $2/$bad" 'copy it again'
   fail "file of $3 is damaged, its checksum does not match: $2/$bad" 'copy it again'
 }
 
-# asset_install_files RECORD FROM TO COPY: link or copy the files to TO, all or none; then copy the record to COPY.
+# asset_install_files RECORD FROM TO COPY: link or copy the files to TO, all or none; then copy the
+# record to COPY.
 asset_install_files() {
   local -r record=$1 from=$2 to=$3 copy=$4
   local -r partial=$to.partial.$$

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Building images, and archives of images for an air-gapped machine. An image being built has another name, and
-# everything that the build needs is in a directory of its own under scratch_dir; the image gets its name when it is
-# complete, checked and recorded.
-# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then the runtime's own
-# function, such as sif_build, or archive_build, then build_end.
+# Building images, and archives of images for an air-gapped machine. An image being built has
+# another name, and everything that the build needs is in a directory of its own under scratch_dir;
+# the image gets its name when it is complete, checked and recorded. One script builds one image:
+# build_from or build_from_archive, build_begin or archive_begin, then the runtime's own function,
+# such as sif_build, or archive_build, then build_end.
 
 # shellcheck source=lib/runtimes/build.bash
 source "${BASH_SOURCE[0]%/*}/../runtimes/build.bash"
 
-# build_from KIND ADDRESS DIGEST [HINT]: describe the source; DIGEST is the required one, or empty, and HINT is for a
-# machine that cannot build. Stop if programs of the image, which a definition file or a Dockerfile runs, cannot run
-# on this machine; docker can have an emulator for them.
+# build_from KIND ADDRESS DIGEST [HINT]: describe the source; DIGEST is the required one, or empty,
+# and HINT is for a machine that cannot build. Stop if programs of the image, which a definition
+# file or a Dockerfile runs, cannot run on this machine; docker can have an emulator for them.
 build_from() {
   local emulator=${arch/arm64/aarch64}
   build_kind=$1 build_source=$2 build_address=$2 build_required=$3 build_digest=$3 build_hint=${4:-}
@@ -25,17 +25,20 @@ build_from() {
   emulator=/proc/sys/fs/binfmt_misc/qemu-${emulator/amd64/x86_64}
   host_arch
   [[ $REPLY == "$arch" || ($1 == dockerfile && -e $emulator) ]] ||
-    fail "cannot run $arch programs on this $REPLY machine, which building $2 requires" "$build_hint"
+    fail "cannot run $arch programs on this $REPLY machine, which building $2 requires" \
+      "$build_hint"
 }
 
-# build_from_archive BASE: find the downloaded archive, check its size, and describe what it was made from.
+# build_from_archive BASE: find the downloaded archive, check its size, and describe what it was
+# made from.
 build_from_archive() {
   local size
   local -r fetch="on a machine with network access, run: python3 build_container.py download --machine $machine"
   build_kind=docker-archive build_archive=$1.tar
   if [[ $runtime == @(apptainer|singularity) && $1.sif -nt $build_archive ]]; then build_kind=sif build_archive=$1.sif; fi
   build_file=$build_archive
-  [[ -e $build_archive ]] || fail "archive not found: $build_archive" "$fetch; then copy the archive here"
+  [[ -e $build_archive ]] ||
+    fail "archive not found: $build_archive" "$fetch; then copy the archive here"
   [[ -e $build_archive.json ]] || fail "record of the archive not found: $build_archive.json" \
     'copy this file too, together with the archive'
   size=$(image_ask bytes "$build_archive")
@@ -50,9 +53,9 @@ build_from_archive() {
   build_digest=$REPLY build_required=$REPLY
 }
 
-# build_begin IMAGE WORK FORCE NEXT [ACTIVE]: take the image's lock and begin to build it in a directory named after
-# WORK. If the image is already there, or is the active one, end the script, unless FORCE is given; NEXT is the
-# command to run after the build.
+# build_begin IMAGE WORK FORCE NEXT [ACTIVE]: take the image's lock and begin to build it in a
+# directory named after WORK. If the image is already there, or is the active one, end the script,
+# unless FORCE is given; NEXT is the command to run after the build.
 build_begin() {
   local found
   build_image=$1 build_next=$4 build_active=${5:-}
@@ -63,8 +66,10 @@ build_begin() {
     next_step "$4"
     exit
   fi
-  if [[ -z $3 && -L $build_active ]] && build_is_done "${build_active%/*}/$(readlink -- "$build_active").json"; then
-    if [[ -e $1 ]]; then # built before the configuration was changed back: it would be activated next
+  if [[ -z $3 && -L $build_active ]] &&
+    build_is_done "${build_active%/*}/$(readlink -- "$build_active").json"; then
+    # built before the configuration was changed back: it would be activated next
+    if [[ -e $1 ]]; then
       rm -f -- "$1.json"
       image_ask delete "$1" || rm -f -- "$1"
       note "removed the new image $1: the configured image is active already"
@@ -83,7 +88,8 @@ build_begin() {
     found=$(file_checksum "$build_archive")
     record_value "$build_archive.json" sha256
     [[ $found == "$REPLY" ]] ||
-      fail "archive $build_archive is damaged: checksum $found, recorded: $REPLY" 'copy the archive again'
+      fail "archive $build_archive is damaged: checksum $found, recorded: $REPLY" \
+        'copy the archive again'
   fi
   found=$(build_source_digest) || exit
   if [[ -n $found ]]; then
@@ -92,12 +98,13 @@ build_begin() {
   fi
 }
 
-# build_make_directories: make the build's directories, and keep all caches and temporary files in them: not in the home
-# directory, nor in /tmp.
+# build_make_directories: make the build's directories, and keep all caches and temporary files in
+# them: not in the home directory, nor in /tmp.
 build_make_directories() {
   local -ra directories=("$build_work" "$build_work/cache" "$build_tmp")
   directory_make "${directories[@]:1}"
-  # where a project's directory hands its group on: Apptainer's user namespace has no number for that group
+  # where a project's directory hands its group on: Apptainer's user namespace has no number for
+  # that group
   { chgrp "$(id -g)" -- "${directories[@]}" && chmod g-s -- "${directories[@]}"; } 2>/dev/null || :
   export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
   export SINGULARITY_CACHEDIR=$build_work/cache SINGULARITY_TMPDIR=$build_tmp
@@ -121,7 +128,8 @@ build_end() {
     modified "$mark" architecture "$arch" date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(host_name)" \
     tools "$(IFS=';' && printf '%s' "${versions[*]-}")" script "$(script_text)"
   rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if image_is_stored "$build_image" && [[ $(image_reference "$build_image") != "$(image_reference "$build_partial")" ]]; then
+  if image_is_stored "$build_image" &&
+    [[ $(image_reference "$build_image") != "$(image_reference "$build_partial")" ]]; then
     image_ask delete "$build_image" || :
   fi
   chmod 644 -- "$build_partial" # docker closes what it saves
@@ -134,14 +142,15 @@ build_end() {
 
 # build_check_digest: stop if it is not the required digest.
 build_check_digest() {
-  if [[ $build_address != "$build_source" ]]; then build_digest=$build_required; fi # the registry has checked it
+  # the registry has checked it
+  if [[ $build_address != "$build_source" ]]; then build_digest=$build_required; fi
   [[ -z $build_required || $build_digest == "$build_required" ]] ||
     fail "the digest of $build_source has changed: now $build_digest, recorded $build_required" \
       'to accept the current digest, run the command again without --locked'
 }
 
-# build_source_digest: print the digest of a source that no registry names: a file's checksum, or docker's id of an image in
-# its own store, where a rebuilt image has the same name.
+# build_source_digest: print the digest of a source that no registry names: a file's checksum, or
+# docker's id of an image in its own store, where a rebuilt image has the same name.
 build_source_digest() {
   if [[ -n $build_archive ]]; then
     return
@@ -171,8 +180,8 @@ build_is_done() {
   note "$build_source was already built on $REPLY: ${1%.json}; --force rebuilds it"
 }
 
-# build_discard: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
-# the next try.
+# build_discard: remove an unfinished image, whatever ended the build; downloaded layers stay in the
+# cache for the next try.
 build_discard() {
   if [[ -z $build_partial ]]; then return; fi
   image_ask delete "$build_partial" || :
@@ -190,8 +199,8 @@ build_remove_dead() {
   for left in "$build_work"/tmp-*; do directory_remove "$left"; done
 }
 
-# build_check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
-# layout is the OCI's: a blob is named after its checksum.
+# build_check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the
+# cache unchecked. The layout is the OCI's: a blob is named after its checksum.
 build_check_cache() {
   local blob sum opened closed
   if [[ -e $1/index.json ]]; then
@@ -212,9 +221,9 @@ directory_remove() {
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
-# archive_begin BASE WORK FORCE NEXT [SIF_PROGRAM...]: choose the program to download or build the archive with, name
-# the archive after BASE, and begin as build_begin does. The runtime of the target machine can use the archives of
-# SIF_PROGRAMs.
+# archive_begin BASE WORK FORCE NEXT [SIF_PROGRAM...]: choose the program to download or build the
+# archive with, name the archive after BASE, and begin as build_begin does. The runtime of the
+# target machine can use the archives of SIF_PROGRAMs.
 archive_begin() {
   local ending=tar
   case $build_kind in

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# An image as a file: a SIF, a docker archive, what another runtime starts, or a text that names an image in its store;
-# and the record next to it, as JSON:
+# An image as a file: a SIF, a docker archive, what another runtime starts, or a text that names an
+# image in its store; and the record next to it, as JSON:
 #
 #   source, digest      where it comes from, and the digest at that time
 #   sha256, bytes, modified     of the file, to notice changes
@@ -32,8 +32,8 @@ image_check() {
   esac
 }
 
-# archive_arch FILE: print the architecture of the image in a tar file of docker's or the OCI's layout; nothing
-# where there is none.
+# archive_arch FILE: print the architecture of the image in a tar file of docker's or the OCI's
+# layout; nothing where there is none.
 archive_arch() {
   local manifest config=''
   if manifest=$(archive_member "$1" manifest.json); then
@@ -60,13 +60,15 @@ archive_blob() {
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
-# image_fingerprint FILE: print what changes when the file is written to, but not when it is renamed.
+# image_fingerprint FILE: print what changes when the file is written to, but not when it is
+# renamed.
 image_fingerprint() {
   stat -L -c '%s %.9Y' -- "$1"
 }
 
-# image_damage FILE: set REPLY to how an image differs from its record, or to nothing; the checksum is not computed,
-# as that can take minutes. An image that Longship did not build can have no record.
+# image_damage FILE: set REPLY to how an image differs from its record, or to nothing; the checksum
+# is not computed, as that can take minutes. An image that Longship did not build can have no
+# record.
 image_damage() {
   local bytes
   REPLY=
@@ -87,8 +89,8 @@ image_damage() {
   fi
 }
 
-# image_matches_record FILE [always]: whether an image is what was built; if not, set REPLY to how it differs. The checksum
-# is computed again if the file has been written to or copied, or `always`.
+# image_matches_record FILE [always]: whether an image is what was built; if not, set REPLY to how
+# it differs. The checksum is computed again if the file has been written to or copied, or `always`.
 image_matches_record() {
   local sum
   image_damage "$1"

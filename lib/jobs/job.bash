@@ -6,10 +6,12 @@
 #   JOB_ARGUMENTS       arguments of the job
 #   CONTAINER_OPTIONS   options of srun, if srun starts the containers itself (Pyxis; AWS, Alps)
 #   RUN_DIR             run directory, with the record and the launcher
-#   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      rendezvous and shape of the job, for torchrun
+#   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      rendezvous and shape of the job, for
+#                                                           torchrun
 
-# start_job MACHINE ARGUMENT...: pin the active image and packages, and write the launcher and the record, once for all
-# ranks. Slurm runs a copy of the job script from another directory: that of the submission is the repository.
+# start_job MACHINE ARGUMENT...: pin the active image and packages, and write the launcher and the
+# record, once for all ranks. Slurm runs a copy of the job script from another directory: that of
+# the submission is the repository.
 start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
   # shellcheck disable=SC2034  # for the job script
@@ -22,8 +24,8 @@ start_job() {
   source "$RUN_DIR/start.bash"
 }
 
-# job_show: print what Slurm reports of this job. Its controller can be too busy to answer for minutes, for example when
-# a thousand jobs start at once.
+# job_show: print what Slurm reports of this job. Its controller can be too busy to answer for
+# minutes, for example when a thousand jobs start at once.
 job_show() {
   local seconds
   for seconds in {1..15} 15 15 15 15 15 15 15 15 15 15 15 15 0; do

@@ -1,15 +1,18 @@
 # shellcheck shell=bash
-# Start and end of a run: part of <run>/start.bash, which a job script sources. The functions use the variables of
-# job.bash and of Slurm. A run directory contains:
+# Start and end of a run: part of <run>/start.bash, which a job script sources. The functions use
+# the variables of job.bash and of Slurm. A run directory contains:
 #
-#   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation and energy; with
-#                       restarts, a line of `attempts` for each failed step and what followed, and `excluded` nodes
+#   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation
+#                       and energy; with restarts, a line of `attempts` for each failed step and
+#                       what followed, and `excluded` nodes
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
 #   usage/              the samples of each node, NODE.csv
-#   outputs             link to the directory of the training's results, once the training has started
-#   exported            link to its newest checkpoint in Hugging Face's format, once a job evaluates it
+#   outputs             link to the directory of the training's results, once the training has
+#                       started
+#   exported            link to its newest checkpoint in Hugging Face's format, once a job evaluates
+#                       it
 #   report-RUN.html     the page of submit.py report RUN
 #   job.sbatch          the job script at submission; job.salloc for an interactive job
 #   arguments           the arguments of the job, each followed by a zero byte
@@ -20,7 +23,8 @@
 #   packages.txt        the Python packages of the environment, with versions
 #   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
 #   environment.toml    the environment definition file, on a machine whose srun reads one (Alps)
-#   jupyter/            token and TLS files of JupyterLab; only the user can enter this and the next two
+#   jupyter/            token and TLS files of JupyterLab; only the user can enter this and the next
+#                       two
 #   ssh/                host key, accepted key and configuration of an SSH server
 #   longship-MACHINE/   its key, known_hosts and config for the user's own machine
 
@@ -32,8 +36,8 @@ job_set() {
   printf -v "$1" '%s' "$2"
 }
 
-# set_rendezvous PATTERN: export MASTER_ADDR and MASTER_PORT. In the pattern {node} is the name of the first node,
-# {address} its IP address.
+# set_rendezvous PATTERN: export MASTER_ADDR and MASTER_PORT. In the pattern {node} is the name of
+# the first node, {address} its IP address.
 set_rendezvous() {
   local node='' address=''
   read -r node < <(scontrol show hostnames "$SLURM_JOB_NODELIST") || :
@@ -61,15 +65,15 @@ job_set_shape() {
   if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
 }
 
-# job_label_output: begin each line of the log with its task. If one task fails, Slurm ends the others, which would
-# wait for it until the time limit.
+# job_label_output: begin each line of the log with its task. If one task fails, Slurm ends the
+# others, which would wait for it until the time limit.
 job_label_output() {
   export SLURM_LABELIO=1 SLURM_KILL_BAD_EXIT=1
 }
 
-# job_check_previous JOB: stop the next job of a chain if the previous one was cancelled, or its program failed, which
-# would fail again; not after a time limit, a lost node or a signal. Slurm forgets a job after minutes: it is asked
-# only if the record of the job has no end.
+# job_check_previous JOB: stop the next job of a chain if the previous one was cancelled, or its
+# program failed, which would fail again; not after a time limit, a lost node or a signal. Slurm
+# forgets a job after minutes: it is asked only if the record of the job has no end.
 job_check_previous() {
   local state='not recorded: it never started' record
   for record in "${RUN_DIR%/*}/$1"-*/record.json; do
@@ -95,11 +99,12 @@ job_check_previous() {
     CANCELLED | OUT_OF_MEMORY | not*) ;;
     *) return ;;
   esac
-  fail "job $1, which this job resumes, ended in state $state" "check its log, then run: python3 submit.py rerun $1"
+  fail "job $1, which this job resumes, ended in state $state" \
+    "check its log, then run: python3 submit.py rerun $1"
 }
 
-# run_begin LOG [NAME VALUE]...: write what is known at the start to the record, and complete it when the job ends.
-# LOG has the errors; it is empty for an interactive job.
+# run_begin LOG [NAME VALUE]...: write what is known at the start to the record, and complete it
+# when the job ends. LOG has the errors; it is empty for an interactive job.
 run_begin() {
   longship_log=$1
   longship_facts=("${@:2}" started "$(run_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
@@ -126,8 +131,8 @@ run_keep_submission() {
   if [[ -n ${LONGSHIP_JOB_OPTIONS:-} ]]; then file_write "$RUN_DIR/options" "$LONGSHIP_JOB_OPTIONS"$'\n'; fi
 }
 
-# run_has_begun: whether this shell only needs the variables of a run: its watcher starts a step, or another job runs
-# something in its environment.
+# run_has_begun: whether this shell only needs the variables of a run: its watcher starts a step, or
+# another job runs something in its environment.
 run_has_begun() {
   # shellcheck disable=SC2031  # the watcher sets it in a subshell
   if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
@@ -154,8 +159,9 @@ run_time() {
   date -u +%Y-%m-%dT%H:%M:%SZ
 }
 
-# run_end: complete the record, however the job ended; an error in it changes no exit code. The end comes first: after
-# scancel and at the time limit Slurm kills this shell soon, and the next job of a chain reads how this one has ended.
+# run_end: complete the record, however the job ended; an error in it changes no exit code. The end
+# comes first: after scancel and at the time limit Slurm kills this shell soon, and the next job of
+# a chain reads how this one has ended.
 run_end() {
   local -r code=${at_exit_code:?}
   local failed='' unwritten='' each
@@ -188,8 +194,9 @@ run_explain() {
   exec timeout 60 python3 "$LONGSHIP_ROOT/doctor.py" explain --quiet "$1" 2>/dev/null
 }
 
-# run_find_reason LOG: record as `stopped` that somebody has cancelled this job, that it is to start again (requeued), or that
-# Slurm decides that (preempted). The log of a requeued job contains its earlier starts too.
+# run_find_reason LOG: record as `stopped` that somebody has cancelled this job, that it is to start
+# again (requeued), or that Slurm decides that (preempted). The log of a requeued job contains its
+# earlier starts too.
 run_find_reason() {
   REPLY=
   [[ -r $1 ]] || return 0

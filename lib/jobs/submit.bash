@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Submission of a job, after checks of everything that it needs. `exec` in $( ) saves a process where bash would start
-# another one for the command.
+# Submission of a job, after checks of everything that it needs. `exec` in $( ) saves a process
+# where bash would start another one for the command.
 
 # IDs of the submitted jobs
 declare -ga submitted_ids=()
@@ -12,8 +12,8 @@ slurm_check() {
       "submit from a login node of $1; or run without Slurm: python3 container_run.py COMMAND"
 }
 
-# slurm_forget_job: if this is typed in a job, unset its variables, which sbatch and the steps of the
-# new job would take for options.
+# slurm_forget_job: if this is typed in a job, unset its variables, which sbatch and the steps of
+# the new job would take for options.
 slurm_forget_job() {
   local name
   if [[ -z ${SLURM_JOB_ID:-} ]]; then return; fi
@@ -31,7 +31,8 @@ check_python() {
     'python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
 }
 
-# setting_check_path SETTING PATH [PATTERN...]: stop if the path does not exist, and nothing matches a pattern.
+# setting_check_path SETTING PATH [PATTERN...]: stop if the path does not exist, and nothing matches
+# a pattern.
 setting_check_path() {
   local pattern
   if [[ -e $2 ]]; then return; fi
@@ -42,8 +43,8 @@ setting_check_path() {
     "create or copy it, or change $1 in configuration.toml; if another job creates it, add --after JOB"
 }
 
-# setting_check_cache SETTING NAME DIR...: warn if the cache of a job, which is offline, does not contain what the hub
-# has under that name.
+# setting_check_cache SETTING NAME DIR...: warn if the cache of a job, which is offline, does not
+# contain what the hub has under that name.
 setting_check_cache() {
   local directory
   for directory in "${@:3}"; do
@@ -65,7 +66,8 @@ submission_keep() {
   export "$1=$2"
 }
 
-# directory_check_room DIR [BYTES [ELSEWHERE]]: warn if there is little room for files; ELSEWHERE ends the hint.
+# directory_check_room DIR [BYTES [ELSEWHERE]]: warn if there is little room for files; ELSEWHERE
+# ends the hint.
 directory_check_room() {
   local free size files_free files room_elsewhere=${3-, or set paths.scratch_dir in configuration.toml}
   read -r free size files_free files < <(timeout 20 stat -f -c '%a %S %d %c' -- "$1") || return 0
@@ -78,8 +80,8 @@ directory_check_room() {
   if command -v lfs >/dev/null; then room_check_quotas "$1"; fi
 }
 
-# room_check_quotas DIR: the same for Lustre's quotas: of the user, of the directory's group, and of its project, as on
-# LUMI.
+# room_check_quotas DIR: the same for Lustre's quotas: of the user, of the directory's group, and of
+# its project, as on LUMI.
 room_check_quotas() {
   local group project=''
   room_check_quota "$1" -u "$(id -un)"
@@ -88,9 +90,9 @@ room_check_quotas() {
   if [[ $project =~ ^[1-9][0-9]*$ ]]; then room_check_quota "$1" -p "$project"; fi
 }
 
-# room_check_quota DIR OPTION NAME: lfs prints DIR (on a line of its own if it is long), then kilobytes: used, quota,
-# limit and grace; then the same of files; 0 for no limit. An asterisk marks what exceeds the quota, brackets what is
-# not known exactly.
+# room_check_quota DIR OPTION NAME: lfs prints DIR (on a line of its own if it is long), then
+# kilobytes: used, quota, limit and grace; then the same of files; 0 for no limit. An asterisk marks
+# what exceeds the quota, brackets what is not known exactly.
 room_check_quota() {
   local -r used='[[:space:]]\[?([0-9]+)]?\*?' number='[[:space:]]+([0-9]+)'
   local output
@@ -122,26 +124,30 @@ room_warn() {
   warn_of "$1" "free some space there$room_elsewhere"
 }
 
-# submission_check_after JOB RUNS: stop if the job, or a task of it, has ended without success: Slurm would take the new job,
-# and cancel it. If Slurm does not know the job, stop unless a record in RUNS says that it has succeeded: Slurm assumes
-# that of a job which it has forgotten.
+# submission_check_after JOB RUNS: stop if the job, or a task of it, has ended without success:
+# Slurm would take the new job, and cancel it. If Slurm does not know the job, stop unless a record
+# in RUNS says that it has succeeded: Slurm assumes that of a job which it has forgotten.
 submission_check_after() {
   local output record=
   local -r failed='[[:space:]]JobState=(BOOT_FAIL|CANCELLED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT)[[:space:]]'
   if output=$(exec timeout 30 scontrol show job "$1" 2>&1); then
     [[ ! $output =~ $failed ]] ||
-      fail "--after names a job that has not succeeded: $1" "check its log, then run: python3 submit.py rerun $1"
+      fail "--after names a job that has not succeeded: $1" \
+        "check its log, then run: python3 submit.py rerun $1"
     return
   fi
   if [[ $output != *'Invalid job id'* ]]; then return; fi
-  for record in "$2/$1"-*/record.json; do # clusters that share a file system can have jobs of the same ID
+  # clusters that share a file system can have jobs of the same ID
+  for record in "$2/$1"-*/record.json; do
     record_value "$record" exit_code
     if [[ $REPLY == 0 ]]; then return; fi
   done
   if [[ -e $record ]]; then
-    fail "--after names a job that has not succeeded: $1" "check its log, then run: python3 submit.py rerun $1"
+    fail "--after names a job that has not succeeded: $1" \
+      "check its log, then run: python3 submit.py rerun $1"
   fi
-  for record in "$2/$1"_*-*/record.json; do # of a task; one that was cancelled before its start has none
+  # of a task; one that was cancelled before its start has none
+  for record in "$2/$1"_*-*/record.json; do
     [[ ! -e $record ]] ||
       fail "--after names a job array that Slurm no longer knows: $1" \
         'leave out --after if all of its tasks have succeeded: python3 submit.py status'
@@ -159,7 +165,8 @@ submission_test() {
   [[ $output != *'configuration source'* ]] || # Slurm's commands, which distributions package
     fail 'Slurm is installed on this machine, but no cluster is configured' \
       'run this on a login node of a cluster; or run without Slurm: python3 container_run.py COMMAND'
-  if ((code == 124)) || [[ $output == *'ontact slurm controller'* || $output == *'imed out'* ]]; then
+  if ((code == 124)) ||
+    [[ $output == *'ontact slurm controller'* || $output == *'imed out'* ]]; then
     fail "Slurm does not respond${output:+: $(slurm_last_error "$output")}" 'try again later'
   fi
   local hint="${limits}change the sbatch options after the job script, or its #SBATCH directives"
@@ -194,8 +201,8 @@ cost_confirm() {
   [[ $answer == [yY]* ]] || fail 'not submitted' 'request fewer nodes or less time'
 }
 
-# submission_send COUNT NUMBER ARGUMENT...: submit the job COUNT times, each to resume from the one before. The first
-# NUMBER arguments are sbatch options; a later --dependency replaces one of these.
+# submission_send COUNT NUMBER ARGUMENT...: submit the job COUNT times, each to resume from the one
+# before. The first NUMBER arguments are sbatch options; a later --dependency replaces one of these.
 submission_send() {
   local -a after=()
   local -i number
@@ -211,9 +218,11 @@ submission_send_job() {
   local id output
   output=$(command_exec sbatch --parsable "$@" 2>&1) || {
     if ((${#submitted_ids[@]})); then
-      warn_of "not all jobs were submitted, only ${submitted_ids[*]}" "to cancel these jobs, run: scancel ${submitted_ids[*]}"
+      warn_of "not all jobs were submitted, only ${submitted_ids[*]}" \
+        "to cancel these jobs, run: scancel ${submitted_ids[*]}"
     fi
-    fail "Slurm rejected the job: $(slurm_last_error "$output")" 'change the sbatch options, or the #SBATCH directives of the job script'
+    fail "Slurm rejected the job: $(slurm_last_error "$output")" \
+      'change the sbatch options, or the #SBATCH directives of the job script'
   }
   # among warnings, and lines of the site; ID;CLUSTER if there are several clusters
   [[ $'\n'$output$'\n' =~ $'\n'('Submitted batch job ')?([0-9]+)((;|' on cluster ')[^$'\n']*)?$'\n' ]] ||
@@ -223,7 +232,8 @@ submission_send_job() {
   submitted_ids+=("$id")
 }
 
-# log_resolve PATTERN ID: set REPLY to the path of a job's log; %a, the number of an array's task, remains.
+# log_resolve PATTERN ID: set REPLY to the path of a job's log; %a, the number of an array's task,
+# remains.
 log_resolve() {
   REPLY=${1//'%j'/"$2"}
   REPLY=${REPLY//'%A'/"$2"}
@@ -234,8 +244,8 @@ jobs_print_ids() {
   [[ -t 1 ]] || printf '%s\n' "${submitted_ids[@]}"
 }
 
-# jobs_print_json OBJECT [LAST]: print an object for each job, in JSON; %j and %A are replaced by its ID. LAST is that of
-# the last job, if it is another one.
+# jobs_print_json OBJECT [LAST]: print an object for each job, in JSON; %j and %A are replaced by
+# its ID. LAST is that of the last job, if it is another one.
 jobs_print_json() {
   local id comma=''
   printf '['

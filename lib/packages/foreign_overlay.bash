@@ -1,12 +1,14 @@
 # shellcheck shell=bash
-# An overlay that Longship did not build: a user has put a file, or a link to one, at the path of the overlay
-# for the requirements, such as the file of the tutorial that the name's form is from. It becomes one of the
-# versions and is checked once; with a record it is used like any other overlay.
+# An overlay that Longship did not build: a user has put a file, or a link to one, at the path of
+# the overlay for the requirements, such as the file of the tutorial that the name's form is from.
+# It becomes one of the versions and is checked once; with a record it is used like any other
+# overlay.
 
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/overlay.bash"
 
-declare -g overlay_taken_over='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
+# instead of the checksum of its inputs: an overlay that Longship did not build
+declare -g overlay_taken_over='taken over'
 
 # foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
 foreign_overlay_take() {
@@ -24,8 +26,8 @@ foreign_overlay_take() {
   note 'to build it from the requirements instead, run: python3 build_overlay.py --force'
 }
 
-# foreign_overlay_check: fail if the image cannot use it; set method to the one that mounts it. Python puts only
-# directories that exist on its search path.
+# foreign_overlay_check: fail if the image cannot use it; set method to the one that mounts it.
+# Python puts only directories that exist on its search path.
 foreign_overlay_check() {
   local -r has_packages='import sys
 sys.exit(sys.prefix != sys.argv[1] or not any(each.startswith(f"{sys.prefix}/lib/python") and

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# The lock file: the versions of all packages with their hashes, one file for each stack and architecture, which a
-# group commits. The wheelhouse has one of its own, with the versions that were downloaded. Its header has a line
-# `# KEY: VALUE` for each input. lockfile_begin and lockfile_choose set, and a file that reads it names this one:
+# The lock file: the versions of all packages with their hashes, one file for each stack and
+# architecture, which a group commits. The wheelhouse has one of its own, with the versions that
+# were downloaded. Its header has a line `# KEY: VALUE` for each input. lockfile_begin and
+# lockfile_choose set, and a file that reads it names this one:
 #
 #   lockfile        the file that is installed from; "" for the newest versions
 #   lockfile_group  the group's file, which need not exist
@@ -18,7 +19,8 @@ lockfile_begin() {
   lockfile_stack=${lockfile_stack%_*} # of STACK_ARCH.lock
 }
 
-# lockfile_choose: set lockfile and lockfile_renew: the wheelhouse's file, else the group's if it exists for this image.
+# lockfile_choose: set lockfile and lockfile_renew: the wheelhouse's file, else the group's if it
+# exists for this image.
 lockfile_choose() {
   if [[ -n $wheelhouse ]]; then
     lockfile_choose_downloaded
@@ -43,7 +45,8 @@ lockfile_choose_downloaded() {
   local -r download="python3 set_up.py download --machine $machine --stack $lockfile_stack"
   lockfile=$wheelhouse/${lockfile_group##*/}
   lockfile_renew="$before $download; $after"
-  [[ -e $lockfile ]] || fail "packages have not been downloaded: $lockfile not found" "$lockfile_renew"
+  [[ -e $lockfile ]] ||
+    fail "packages have not been downloaded: $lockfile not found" "$lockfile_renew"
   if ! lockfile_matches "$lockfile" image "$lockfile_image"; then
     if [[ $lockfile_image == host ]]; then
       fail "packages were downloaded for the image $(lockfile_value image "$lockfile"), but no image is active" \
@@ -54,7 +57,8 @@ lockfile_choose_downloaded() {
   fi
   lockfile_matches "$lockfile" requirements "$(requirements_sum)" ||
     fail "packages in $wheelhouse were downloaded for other requirements" "$lockfile_renew"
-  if [[ -e $lockfile_group ]] && ! lockfile_matches "$lockfile" lock "$(sha256sum <"$lockfile_group")"; then
+  if [[ -e $lockfile_group ]] &&
+    ! lockfile_matches "$lockfile" lock "$(sha256sum <"$lockfile_group")"; then
     note "$lockfile_group has changed since the download: installing the downloaded versions; for the new ones, $lockfile_renew"
   fi
   lockfile_matches "$lockfile" repositories "$(sources_sum)" ||
@@ -71,30 +75,34 @@ lockfile_matches() {
   [[ $(lockfile_value "$2" "$1") == "$3" ]]
 }
 
-# lockfile_header DIR: print a lock file's header: the target that DIR/target describes, and the inputs.
+# lockfile_header DIR: print a lock file's header: the target that DIR/target describes, and the
+# inputs.
 lockfile_header() {
   printf '# %s: %s\n' python "$(<"$1/target/python")" glibc "$(<"$1/target/glibc")" platform "linux $arch" \
     image "$lockfile_image" requirements "$(requirements_sum)" repositories "$(sources_sum)"
 }
 
-# lockfile_check OVERLAY: fail if the lock file is for another Python, if both it and the image have a PyTorch or
-# neither, or if the wheelhouse is damaged. A venv above an OVERLAY needs no PyTorch.
+# lockfile_check OVERLAY: fail if the lock file is for another Python, if both it and the image have
+# a PyTorch or neither, or if the wheelhouse is damaged. A venv above an OVERLAY needs no PyTorch.
 lockfile_check() {
   local own image_torch
   if [[ -z $lockfile ]]; then return; fi
   own=$(python_in_image)
   own=${own%% *} own=${own%.*}
-  if [[ -n $wheelhouse ]]; then # the connected machine would take its own, or the configured one, again
+  # the connected machine would take its own, or the configured one, again
+  if [[ -n $wheelhouse ]]; then
     lockfile_renew=${lockfile_renew/run: /set packages.python = \"$own\" in configuration.toml, then run: }
   fi
   lockfile_matches "$lockfile" python "$own" ||
-    fail "$lockfile is for Python $(lockfile_value python "$lockfile"), but $base has $own" "$lockfile_renew"
+    fail "$lockfile is for Python $(lockfile_value python "$lockfile"), but $base has $own" \
+      "$lockfile_renew"
   if [[ -n $wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
   if [[ -z $torch || $base == host || -n $1 ]]; then return; fi
   image_torch=$(torch_in_image)
   if grep -q '^torch==' "$lockfile"; then
     [[ -z $image_torch ]] ||
-      fail "$lockfile contains a second PyTorch: the image $base has PyTorch $image_torch" "$lockfile_renew"
+      fail "$lockfile contains a second PyTorch: the image $base has PyTorch $image_torch" \
+        "$lockfile_renew"
   elif [[ -z $image_torch ]]; then
     fail "neither the image $base nor $lockfile contains PyTorch" "$lockfile_renew"
   fi
@@ -112,8 +120,8 @@ torch_in_image() {
 print(next((each.version for each in found(name="torch")), ""))'
 }
 
-# lockfile_update DIR UV: resolve all versions again, in DIR, write them to the group's lock file, and report the
-# changes. UV is the file that uv is fetched to.
+# lockfile_update DIR UV: resolve all versions again, in DIR, write them to the group's lock file,
+# and report the changes. UV is the file that uv is fetched to.
 lockfile_update() {
   lockfile_work=$1 uv=$2
   requirements_check
@@ -124,7 +132,8 @@ lockfile_update() {
   target_describe "$lockfile_work/target"
   step 2/2 'Resolving the versions of the other packages'
   uv_find ||
-    fail 'uv is not available; it resolves the versions' "check the network; pip's output above has the details"
+    fail 'uv is not available; it resolves the versions' \
+      "check the network; pip's output above has the details"
   packages_resolve "$lockfile_work" "$uv" inside python3
   {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lockfile_group##*/}"
@@ -148,13 +157,14 @@ lockfile_discard() {
   lockfile_work=
 }
 
-# lockfile_print_shared FILE: print resolved versions for all members: without directories of this machine and credentials.
+# lockfile_print_shared FILE: print resolved versions for all members: without directories of this
+# machine and credentials.
 lockfile_print_shared() {
   sed '/^--find-links file:/d' -- "$1" | strip_passwords
 }
 
-# packages_resolve DIR UV PYTHON...: resolve the versions for the target that DIR/target describes, and write
-# DIR/pins.txt; PYTHON... is a command.
+# packages_resolve DIR UV PYTHON...: resolve the versions for the target that DIR/target describes,
+# and write DIR/pins.txt; PYTHON... is a command.
 packages_resolve() {
   local output
   if output=$("${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \

@@ -1,28 +1,30 @@
 # shellcheck shell=bash
 # Building an overlay: the packages are installed at the path where they are mounted later, made
-# reproducible, and packed into one file. `active` is a link to one of the versions: a complete new version
-# is activated by one rename, and running jobs keep theirs. The directory of the overlays contains:
+# reproducible, and packed into one file. `active` is a link to one of the versions: a complete new
+# version is activated by one rename, and running jobs keep theirs. The directory of the overlays
+# contains:
 #
 #   <name>_<hash>_<arch>.sqsh       active for requirements of that hash: a link to a version
 #   versions/                       the files themselves, each with its record, .json
 #   unpacked/                       the same as directories, for runtimes that cannot mount them
 #   pins/                           a file for each launcher, with the version that it needs
 
-# State of a build, set by the functions of this file:
-# active, work, image_record      the link, the directory of the build, the record of the image: overlay_begin
-# compression, processors, packing    of mksquashfs: overlay_begin; its command, packer: overlay_find_packer
-# image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
-# version                         file of the new version: overlay_name_version
-# overlay_prefix, overlay_tree    path of its packages for programs, and on this machine: overlay_name_version
-# overlay_steps, overlay_values   number of steps; names and values that extras add to the record
-# method                          how the runtime mounts it, bind or overlay, "" if it is unpacked: overlay_can_mount
+# State of a build, set by the functions of this file: active, work, image_record      the link, the
+# directory of the build, the record of the image: overlay_begin compression, processors, packing
+# of mksquashfs: overlay_begin; its command, packer: overlay_find_packer image_id, python,
+# interpreter   of the image, and of its Python: overlay_identify_image version
+# file of the new version: overlay_name_version overlay_prefix, overlay_tree    path of its packages
+# for programs, and on this machine: overlay_name_version overlay_steps, overlay_values   number of
+# steps; names and values that extras add to the record method                          how the
+# runtime mounts it, bind or overlay, "" if it is unpacked: overlay_can_mount
 
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
 declare -g overlay_format=4 # what is built changes with it, from the same inputs
 
-declare -g overlay_time=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
+# of all files in it: 1980-01-01, the oldest that a zip file can hold
+declare -g overlay_time=315532800
 
 declare -ga packer=(mksquashfs)
 
@@ -33,7 +35,8 @@ declare -ga overlay_after_compile=()
 
 declare -ga overlay_after_pack=()
 
-# overlay_check_arch JOB: fail if this machine cannot run programs of the target's architecture; JOB builds it.
+# overlay_check_arch JOB: fail if this machine cannot run programs of the target's architecture; JOB
+# builds it.
 overlay_check_arch() {
   host_arch
   [[ $REPLY == "$arch" ]] ||
@@ -41,9 +44,9 @@ overlay_check_arch() {
       "build it on a compute node: ${1:-python3 build_overlay.py in a job}"
 }
 
-# overlay_begin ACTIVE WORKS IMAGE_RECORD COMPRESSION PROCESSORS MEMORY: make an empty directory to pack. The lock is
-# held: its owner removes the directory at the end. WORKS is the path of such directories without the user ID: in
-# /tmp, another user could not write to it.
+# overlay_begin ACTIVE WORKS IMAGE_RECORD COMPRESSION PROCESSORS MEMORY: make an empty directory to
+# pack. The lock is held: its owner removes the directory at the end. WORKS is the path of such
+# directories without the user ID: in /tmp, another user could not write to it.
 overlay_begin() {
   local name=${1##*/}
   active=$1 work=$2.$UID/${name%.sqsh} image_record=$3 compression=$4 processors=$5 packing=()
@@ -58,8 +61,8 @@ overlay_begin() {
   chmod 755 -- "$work/root" "$work/root$overlay_target" # they are packed too
 }
 
-# overlay_build FORCE INSTALLER UV: build and activate the overlay; rebuild an existing one if FORCE is given.
-# Uses inside COMMAND..., which mounts "$work/root$overlay_target" at overlay_target.
+# overlay_build FORCE INSTALLER UV: build and activate the overlay; rebuild an existing one if FORCE
+# is given. Uses inside COMMAND..., which mounts "$work/root$overlay_target" at overlay_target.
 overlay_build() {
   local inputs uv_version=
   version='' overlay_prefix='' installer=$2 uv=$3
@@ -108,7 +111,8 @@ overlay_discard() {
   rmdir -- "${work%/*}" 2>/dev/null || :
 }
 
-# overlay_identify_image: set image_id, which is the same for everybody who has this image, and its Python.
+# overlay_identify_image: set image_id, which is the same for everybody who has this image, and its
+# Python.
 overlay_identify_image() {
   local output
   output=$(python_in_image)
@@ -121,8 +125,8 @@ overlay_identify_image() {
   image_id=$(image_ask identify "$base")
 }
 
-# overlay_inputs: print one checksum of everything that decides what is built, except versions that are not
-# locked. It contains no path, and no name of a user or machine.
+# overlay_inputs: print one checksum of everything that decides what is built, except versions that
+# are not locked. It contains no path, and no name of a user or machine.
 overlay_inputs() {
   local format=$overlay_format
   if ((${#overlay_after_compile[@]} == 0)); then format+=' without extras'; fi
@@ -147,8 +151,8 @@ overlay_resolve() {
   packages_resolve "$work" "$uv" inside python3
 }
 
-# overlay_name_version INPUTS UV_VERSION: set version, whose name has a checksum of everything that it is made of,
-# overlay_prefix and overlay_tree.
+# overlay_name_version INPUTS UV_VERSION: set version, whose name has a checksum of everything that
+# it is made of, overlay_prefix and overlay_tree.
 overlay_name_version() {
   local name=${active##*/} hash
   hash=$({
@@ -177,14 +181,15 @@ overlay_install() {
   fi
 }
 
-# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the files.
+# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the
+# files.
 overlay_freeze() {
   local -r manifest=$overlay_tree/longship-overlay.json
   local -a packages=("$overlay_tree"/lib/python*/site-packages)
   local pins
   step "4/$overlay_steps" 'Byte-compiling the packages'
-  # A compiled file contains the time of its source: here that of the packed file. By time and not by hash, so that
-  # a file that is bound over one of these (container.patched_files) is noticed.
+  # A compiled file contains the time of its source: here that of the packed file. By time and not
+  # by hash, so that a file that is bound over one of these (container.patched_files) is noticed.
   rm -f -- "$overlay_tree/.lock" # of uv
   overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
   find "$overlay_tree" -exec touch -h -d "@$overlay_time" {} +
@@ -212,7 +217,8 @@ overlay_pack_version() {
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
   { output=$(overlay_pack "$tree" "$version.partial" "$compression" "${packing[@]}" 2>&1 >&3); } 3>&2 || {
     printf '%s\n' "$output" | tail -n 5 >&2
-    fail_writing "${version%/*}" "cannot pack the overlay into $version" "read mksquashfs's output above"
+    fail_writing "${version%/*}" "cannot pack the overlay into $version" \
+      "read mksquashfs's output above"
   }
   if [[ -n $method ]]; then
     overlay_try "$version.partial" "$method" "$overlay_target/bin/python" -I -c '' ||
@@ -223,8 +229,8 @@ overlay_pack_version() {
   file_publish "$version.partial" "$version"
 }
 
-# overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can
-# neither set times nor pack with zstd.
+# overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions
+# before 4.4 can neither set times nor pack with zstd.
 overlay_find_packer() {
   if overlay_can_pack "${packer[@]}"; then return; fi
   packer=(inside mksquashfs)
@@ -239,9 +245,10 @@ overlay_can_pack() {
   [[ $output =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
-# overlay_pack DIR FILE COMPRESSION OPTION...: pack its content with one owner, one time, and modes independent
-# of the umask: the same content gives the same bytes. Blocks of 128 KB, the most that a mount is asked for at once:
-# of larger ones half is read and unpacked for nothing. OPTIONs are those of mksquashfs.
+# overlay_pack DIR FILE COMPRESSION OPTION...: pack its content with one owner, one time, and modes
+# independent of the umask: the same content gives the same bytes. Blocks of 128 KB, the most that a
+# mount is asked for at once: of larger ones half is read and unpacked for nothing. OPTIONs are
+# those of mksquashfs.
 overlay_pack() {
   local -a how=(-comp "$3")
   # xz is a fifth smaller, but takes 30 times as long to pack and 4 times as long to import
@@ -268,8 +275,8 @@ overlay_choose_method() {
     "read $runtime's output above; or use no overlay: set packages.overlay = \"\" and run: python3 set_up.py install"
 }
 
-# overlay_can_mount DIR COMPRESSION: whether a small file packed with it in DIR can be read inside; set method, and
-# REPLY to the reason if it cannot.
+# overlay_can_mount DIR COMPRESSION: whether a small file packed with it in DIR can be read inside;
+# set method, and REPLY to the reason if it cannot.
 overlay_can_mount() {
   local -r probe=$1/probe
   local from

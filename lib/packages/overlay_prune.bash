@@ -1,14 +1,16 @@
 # shellcheck shell=bash
-# Deleting the overlays that nothing needs: neither the configured requirements, nor a job or launcher that has pinned
-# one. overlay_prune sets `active`, the link for the configured requirements.
+# Deleting the overlays that nothing needs: neither the configured requirements, nor a job or
+# launcher that has pinned one. overlay_prune sets `active`, the link for the configured
+# requirements.
 
 # shellcheck source=lib/runtimes/overlay.bash
 source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
 # shellcheck source=lib/store/store.bash
 source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
-# overlay_prune ACTIVE WORKS YES: delete all unused ones and the files of killed builds, in WORKS.UID too; ask first,
-# unless YES is given. The lock of all overlays is held: no build is running.
+# overlay_prune ACTIVE WORKS YES: delete all unused ones and the files of killed builds, in
+# WORKS.UID too; ask first, unless YES is given. The lock of all overlays is held: no build is
+# running.
 overlay_prune() {
   local -a versions=()
   local version
@@ -59,7 +61,8 @@ overlay_delete() {
 # confirm QUESTION: exit unless the answer is yes.
 confirm() {
   local answer=
-  [[ -t 0 ]] || fail "cannot ask for confirmation without a terminal: $1" 'to confirm in advance, add --yes'
+  [[ -t 0 ]] ||
+    fail "cannot ask for confirmation without a terminal: $1" 'to confirm in advance, add --yes'
   printf '%s [y/N] ' "$1" >&2
   IFS= read -r answer || :
   if [[ $answer != [yY]* ]]; then
@@ -75,8 +78,8 @@ overlay_delete_unpacked() {
     note "cannot delete $1 completely"
 }
 
-# overlay_prune_leftovers WORKS: delete dangling links, files of killed builds, and unpacked directories and records
-# without their file.
+# overlay_prune_leftovers WORKS: delete dangling links, files of killed builds, and unpacked
+# directories and records without their file.
 overlay_prune_leftovers() {
   local path
   for path in "${active%/*}"/{,versions/}*.sqsh; do

@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# The record of an overlay, versions/<name>.sqsh.json: what it was built from, the images that it is for, and how
-# Apptainer mounts it. A build and a foreign overlay write it; launches and lists read it.
+# The record of an overlay, versions/<name>.sqsh.json: what it was built from, the images that it is
+# for, and how Apptainer mounts it. A build and a foreign overlay write it; launches and lists read
+# it.
 
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/overlay.bash"
 
-# overlay_write_record IMAGE INPUTS DATE [NAME VALUE]...: write the record that launches and lists read; its requirements
-# are in one line, without comments.
+# overlay_write_record IMAGE INPUTS DATE [NAME VALUE]...: write the record that launches and lists
+# read; its requirements are in one line, without comments.
 overlay_write_record() {
   local requirements_line
   requirements_line=$(requirements_print | sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' ')
@@ -16,8 +17,8 @@ overlay_write_record() {
     date "$3" host "$(host_name)"
 }
 
-# overlay_add_base RECORD: add this image to those that the overlay is for; a job can run the same one under another
-# name.
+# overlay_add_base RECORD: add this image to those that the overlay is for; a job can run the same
+# one under another name.
 overlay_add_base() {
   local bases
   record_value "$1" base

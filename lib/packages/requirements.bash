@@ -1,15 +1,18 @@
 # shellcheck shell=bash
-# What is installed on top of the image: requirements files and repositories. requirements_begin and requirements_add
-# set it before anything else of this directory runs; a file that reads it names this one. Its checksums contain no
-# path, so they are the same on all machines.
+# What is installed on top of the image: requirements files and repositories. requirements_begin and
+# requirements_add set it before anything else of this directory runs; a file that reads it names
+# this one. Its checksums contain no path, so they are the same on all machines.
 #
 #   requirements      -r FILE...
-#   sources           [-e] ./NAME[EXTRA]..., repositories that are packages; they are in repositories_directory
+#   sources           [-e] ./NAME[EXTRA]..., repositories that are packages; they are in
+#                     repositories_directory
 #   source_names      NAME..., the same
 #   copied_names      NAME..., those that are not editable
-#   repository_names  NAME..., the same as sources, and those with a requirements file or an install script
+#   repository_names  NAME..., the same as sources, and those with a requirements file or an install
+#                     script
 #   scripts           NAME SCRIPT..., the install scripts
-#   torch             requirements file of PyTorch, for an image that has none; "" if PyTorch is not needed
+#   torch             requirements file of PyTorch, for an image that has none; "" if PyTorch is not
+#                     needed
 #   wheelhouse        directory that is the only source of packages; "" for the package index
 #   offline_command   the command that needs no network, for hints
 
@@ -23,7 +26,8 @@ requirements_begin() {
   sources=() source_names=() copied_names=() repository_names=() scripts=()
 }
 
-# requirements_add NAME SCRIPT [WORD...]: a repository; WORDs are the installer's arguments, SCRIPT is run afterwards.
+# requirements_add NAME SCRIPT [WORD...]: a repository; WORDs are the installer's arguments, SCRIPT
+# is run afterwards.
 requirements_add() {
   repository_names+=("$1")
   if [[ -n $2 ]]; then scripts+=("$1" "$2"); fi
@@ -74,13 +78,15 @@ requirements_explain_index() {
   esac
 }
 
-# requirements_explain OUTPUT: fail if uv or pip says that the index is not reachable, or does not have a package.
+# requirements_explain OUTPUT: fail if uv or pip says that the index is not reachable, or does not
+# have a package.
 requirements_explain() {
   local -r output=${1//[[:space:]]/ }
   local word name='' file='the requirements'
   requirements_explain_index "$1"
   if [[ $output =~ Because\ ([^ ]+)\ was\ not\ found\ in\ the\ (package\ registry|provided) ||
-    $output =~ there\ is\ no\ version\ of\ ([^ ]+) || $output =~ distribution\ found\ for\ ([^ ]+) ]]; then
+    $output =~ there\ is\ no\ version\ of\ ([^ ]+) ||
+      $output =~ distribution\ found\ for\ ([^ ]+) ]]; then
     name=${BASH_REMATCH[1]%%[=<>~!]*}
     for word in ${requirements[@]+"${requirements[@]}"}; do
       if [[ -f $word ]] && grep -q -i -e "^${name//[-_.]/[-_.]}" -- "$word"; then file=$word; fi
@@ -116,7 +122,8 @@ strip_passwords() {
   sed -E 's#(://)[^/[:space:]]+@#\1#g'
 }
 
-# requirements_sums WORD...: print the checksum of each requirements file, and any other word itself.
+# requirements_sums WORD...: print the checksum of each requirements file, and any other word
+# itself.
 requirements_sums() {
   local word
   for word in "$@"; do
@@ -129,8 +136,8 @@ requirements_sum() {
   requirements_sums ${requirements[@]+"${requirements[@]}"} "$torch" | sha256sum | cut -d ' ' -f 1
 }
 
-# sources_sum: print one checksum of the packages that the repositories need, and how they are installed. Their
-# code is not included: an editable installation sees every change.
+# sources_sum: print one checksum of the packages that the repositories need, and how they are
+# installed. Their code is not included: an editable installation sees every change.
 sources_sum() {
   local word name
   for word in ${sources[@]+"${sources[@]}"}; do
@@ -141,8 +148,8 @@ sources_sum() {
   done | sha256sum | cut -d ' ' -f 1
 }
 
-# sources_code_sum: print one checksum of the code of the repositories that are copied into the venv: the commit and
-# all changes, without files of a build.
+# sources_code_sum: print one checksum of the code of the repositories that are copied into the
+# venv: the commit and all changes, without files of a build.
 sources_code_sum() {
   local name
   for name in ${copied_names[@]+"${copied_names[@]}"}; do

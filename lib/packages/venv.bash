@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The venv with the Python packages, and the installer. A new venv is built next to the active one, at its final path;
-# then a link is moved to it. So it exists completely or not at all, and running programs keep their packages.
-# venv_install sets, and overlay_build the last two:
+# The venv with the Python packages, and the installer. A new venv is built next to the active one,
+# at its final path; then a link is moved to it. So it exists completely or not at all, and running
+# programs keep their packages. venv_install sets, and overlay_build the last two:
 #
 #   venv          the link
 #   venv_new      the directory that is built
@@ -18,11 +18,12 @@ source "${BASH_SOURCE[0]%/*}/../store/store.bash"
 
 declare -g venv_kept_days=14 # longer than the longest job of any site (Olivia: 7 d)
 
-# venv_install VENV OVERLAY FORCE INSTALLER UV: make VENV a link to a venv with all configured packages, above
-# OVERLAY, if given; build it anew if FORCE is given.
+# venv_install VENV OVERLAY FORCE INSTALLER UV: make VENV a link to a venv with all configured
+# packages, above OVERLAY, if given; build it anew if FORCE is given.
 venv_install() {
   venv=$1 venv_overlay=$2 installer=$4 uv=$5
-  if [[ -d $venv && ! -L $venv ]]; then # it must not be moved: the programs of a venv contain its path
+  # it must not be moved: the programs of a venv contain its path
+  if [[ -d $venv && ! -L $venv ]]; then
     fail "$venv is a directory that Longship did not create; its link to a venv must be there" \
       "to build a venv, move it first: $(printf 'mv %q %q' "$venv" "$venv.old"); or keep using it, without set_up.py install"
   fi
@@ -49,7 +50,8 @@ venv_install() {
   venv_create "$venv_new"
   if [[ -n $venv_overlay ]]; then
     inside "$venv_new/bin/python" "$longship_library/packages/inside" layer_venv.layer "$overlay_target" ||
-      fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" "read Python's output above"
+      fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" \
+        "read Python's output above"
   fi
   step 2/4 'Installing the packages'
   venv_install_packages "$image_torch"
@@ -71,7 +73,8 @@ venv_inputs() {
   } | sha256sum | cut -d ' ' -f 1
 }
 
-# venv_is_whole: whether the active venv has everything that was installed, and a Python that starts.
+# venv_is_whole: whether the active venv has everything that was installed, and a Python that
+# starts.
 venv_is_whole() {
   venv_find_lost "$venv"
   if [[ -z $REPLY ]]; then
@@ -82,7 +85,8 @@ venv_is_whole() {
   return 1
 }
 
-# venv_names VENV: print the names of its programs and packages, without names that contain a version.
+# venv_names VENV: print the names of its programs and packages, without names that contain a
+# version.
 venv_names() {
   (cd -- "$1" && printf '%s\n' bin/* lib/python*/site-packages/* |
     grep -v -e '[.]dist-info$' -e '/__' | LC_ALL=C sort)
@@ -98,7 +102,8 @@ venv_find_lost() {
 venv_create() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $base == host ]]; then sharing=(); fi
-  if [[ $installer == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
+  # uv brings it, in a tenth of the time
+  if [[ $installer == uv ]]; then sharing+=(--without-pip); fi
   inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "cannot create the venv $1" \
       "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
@@ -108,7 +113,8 @@ venv_create() {
 venv_install_packages() {
   local -a words=(${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"})
   if [[ -n $lockfile ]]; then
-    [[ -n $venv_overlay ]] || installer_run "$venv_new" "$lockfile" --no-deps --require-hashes -r "$lockfile"
+    [[ -n $venv_overlay ]] ||
+      installer_run "$venv_new" "$lockfile" --no-deps --require-hashes -r "$lockfile"
     if ((${#sources[@]})); then installer_run "$venv_new" "$lockfile" --no-deps "${sources[@]}"; fi
     return
   fi
@@ -137,15 +143,17 @@ venv_run_scripts() {
   done
 }
 
-# venv_compile DIR PROCESSORS: byte-compile once, instead of in each rank of the first job; show progress on a terminal.
-# Packages can contain templates that are not Python: only an error of the file system is an error.
+# venv_compile DIR PROCESSORS: byte-compile once, instead of in each rank of the first job; show
+# progress on a terminal. Packages can contain templates that are not Python: only an error of the
+# file system is an error.
 venv_compile() {
   local -i count=0
   local line
   while IFS= read -r line; do
     if [[ $line == '*** '*': [Errno '* ]]; then
       line=${line#*] }
-      fail_writing "$1" "cannot byte-compile the packages in $1: ${line%%: *}" 'check the permissions of the directory'
+      fail_writing "$1" "cannot byte-compile the packages in $1: ${line%%: *}" \
+        'check the permissions of the directory'
     fi
     count+=1
     if [[ -t 2 ]] && ((count % 100 == 0)); then printf '\r\e[K      %d files' "$count" >&2; fi
@@ -155,7 +163,8 @@ venv_compile() {
 
 # venv_activate INPUTS: mark the new venv as complete, and move the link to it.
 venv_activate() {
-  { venv_names "$venv_new" >"$venv_new/longship-names" && printf '%s\n' "$1" >"$venv_new/longship-inputs" &&
+  { venv_names "$venv_new" >"$venv_new/longship-names" &&
+    printf '%s\n' "$1" >"$venv_new/longship-inputs" &&
     printf '%s\n' "${venv_overlay:-$base}" >"$venv_new/longship-base.partial"; } ||
     fail_writing "$venv_new" "cannot complete the venv $venv_new" 'see the line above'
   # the last file: with it the venv is complete
@@ -173,8 +182,8 @@ venv_discard() {
   if [[ ! -e $venv_new/longship-base ]]; then rm -rf -- "$venv_new"; fi
 }
 
-# venv_remove_old DIR: remove what killed installations left, and venvs that no job can still use. The lock is held: no
-# installation is running. A venv's modification time is when it was replaced.
+# venv_remove_old DIR: remove what killed installations left, and venvs that no job can still use.
+# The lock is held: no installation is running. A venv's modification time is when it was replaced.
 venv_remove_old() {
   local -a old=()
   mapfile -t -d '' old < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" \
@@ -196,14 +205,16 @@ installer_choose() {
   fi
 }
 
-# installer_run VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's requirement.
+# installer_run VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's
+# requirement.
 installer_run() {
   local directory='' output
   if ((${#sources[@]})); then directory=$repositories_directory; fi
   local -ar install=("$1/bin/python" "$longship_library/packages/inside" install_packages.install "$wheelhouse"
     "$directory" "$installer" "$uv" "${@:2}")
   if inside "${install[@]}"; then return; fi
-  if [[ -z $wheelhouse ]]; then # its output went to the terminal, for the progress: run it again to read it
+  # its output went to the terminal, for the progress: run it again to read it
+  if [[ -z $wheelhouse ]]; then
     output=$(PIP_RETRIES=1 UV_HTTP_RETRIES=0 inside "${install[@]}" --dry-run --quiet 2>&1) || :
     requirements_explain "$output"
   fi
@@ -211,7 +222,8 @@ installer_run() {
     "the installer's output above has the reason; correct it and run the command again; without network: $offline_command"
 }
 
-# uv_find: set uv to one that runs inside; one that is missing or has another version than the pinned one is fetched.
+# uv_find: set uv to one that runs inside; one that is missing or has another version than the
+# pinned one is fetched.
 uv_find() {
   if REPLY=$(inside sh -c 'command -v uv'); then
     uv=$REPLY

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The wheelhouse: Python packages for a machine without network, a directory of wheels with a lock file and the
-# checksum of every file. wheelhouse_download sets, for the functions of this file:
+# The wheelhouse: Python packages for a machine without network, a directory of wheels with a lock
+# file and the checksum of every file. wheelhouse_download sets, for the functions of this file:
 #
 #   downloads, unfinished   the directory, and that of files that are being made
 #   fetcher                 venv with pip, build and uv, for downloads
@@ -26,9 +26,9 @@ wheelhouse_verify() {
   fail "$wheelhouse/$bad is missing" "copy it too; or, $lockfile_renew"
 }
 
-# wheelhouse_download DIR FETCHER HOST_PYTHON ARCHIVE PYTHON [OPTION]...: download all wheels for the target; OPTIONs are
-# pip's.
-# Uses: start_image, which defines inside COMMAND... for the target's image, if it runs here.
+# wheelhouse_download DIR FETCHER HOST_PYTHON ARCHIVE PYTHON [OPTION]...: download all wheels for
+# the target; OPTIONs are pip's. Uses: start_image, which defines inside COMMAND... for the target's
+# image, if it runs here.
 wheelhouse_download() {
   downloads=$1 fetcher=$2 host_python=$3 archive=$4 configured_python=$5 runs_here=no
   shift 5
@@ -87,8 +87,8 @@ wheelhouse_describe() {
   fi
 }
 
-# wheelhouse_read_archive DIR: describe the target by its image archive; false if it is missing, or if it cannot be
-# read and packages.python is set.
+# wheelhouse_read_archive DIR: describe the target by its image archive; false if it is missing, or
+# if it cannot be read and packages.python is set.
 wheelhouse_read_archive() {
   local reason
   [[ -n $archive && -e $archive ]] || return 1
@@ -101,7 +101,8 @@ wheelhouse_read_archive() {
   return 1
 }
 
-# wheelhouse_make_fetcher: create a venv with pip, build and the pinned uv for downloads, once on this machine.
+# wheelhouse_make_fetcher: create a venv with pip, build and the pinned uv for downloads, once on
+# this machine.
 wheelhouse_make_fetcher() {
   if uv_is_pinned "$fetcher/bin/uv" && "$fetcher/bin/python" -c 'import build'; then return; fi
   directory_make "${fetcher%/*}"
@@ -134,7 +135,8 @@ wheelhouse_resolve() {
   } >"$unfinished/header"
 }
 
-# wheelhouse_fetch [OPTION]...: download all existing wheels; missing.txt then lists the other packages.
+# wheelhouse_fetch [OPTION]...: download all existing wheels; missing.txt then lists the other
+# packages.
 wheelhouse_fetch() {
   local full=
   local -i failed=0
@@ -152,7 +154,8 @@ wheelhouse_run() {
     "$unfinished" "${@:2}"
 }
 
-# wheelhouse_build [OPTION]...: build wheels of packages that have only a source; in the image, if it runs here.
+# wheelhouse_build [OPTION]...: build wheels of packages that have only a source; in the image, if
+# it runs here.
 wheelhouse_build() {
   local -a python=("$fetcher/bin/python")
   local where='this machine' pip

@@ -4,7 +4,8 @@
 # shellcheck source=lib/runtimes/build.bash
 source "${BASH_SOURCE[0]%/*}/build.bash"
 
-# sif_image PROGRAM QUESTION FILE [ARGUMENT]...: see image_ask; image_check checks a SIF for every runtime.
+# sif_image PROGRAM QUESTION FILE [ARGUMENT]...: see image_ask; image_check checks a SIF for every
+# runtime.
 sif_image() {
   case $2 in
     exec) "$1" --quiet exec "${@:3}" ;;
@@ -13,8 +14,8 @@ sif_image() {
   esac
 }
 
-# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
-# first line a SIF file has magic, version and architecture.
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another
+# architecture: after its first line a SIF file has magic, version and architecture.
 sif_check() {
   local -r file=$1 arch=$2 hint=$3
   image_check_readable "$file" "$hint"
@@ -27,7 +28,8 @@ sif_check() {
     04) found=arm64 ;;
     *) found="an unknown architecture (code $code)" ;;
   esac
-  [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
+  [[ $found == "$arch" ]] ||
+    fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
 # sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
@@ -39,7 +41,8 @@ sif_add_home() {
   export HOME=$home
   if [[ $home == "$own" ]]; then return 0; fi
   [[ $home != *:* ]] ||
-    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
+    fail "HOME contains a colon, which Apptainer does not allow: $home" \
+      'set HOME to another path of that directory, such as a link: export HOME=...'
   options+=(--home "$home")
 }
 
@@ -49,7 +52,8 @@ sif_add_gpus() {
   if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
 }
 
-# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
+# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker
+# builds first.
 sif_build() {
   local -a options=(--force)
   local directory=. address=$build_address
@@ -72,14 +76,15 @@ sif_build() {
       ;;
     *-archive) directory=${build_file%/*} address=$build_kind:${build_file##*/} ;;
   esac
-  # in the archive's directory: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
+  # in the archive's directory: a path with a colon would be taken apart; not pulled: that keeps a
+  # second copy of the SIF
   (cd -- "$directory" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
   # shellcheck disable=SC2034  # build_end reads it
   if [[ $build_kind == docker ]]; then build_digest=$(sif_fetched_digest "$build_work/cache"); fi
 }
 
-# sif_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
-# is the OCI's, and this cache belongs to one image.
+# sif_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the
+# layout of the cache is the OCI's, and this cache belongs to one image.
 sif_fetched_digest() {
   local -r index=$1/cache/blob/index.json
   local digests=''

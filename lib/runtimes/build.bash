@@ -1,18 +1,24 @@
 # shellcheck shell=bash
-# The build of an image: its state, and the programs that take part: their progress, and the causes of their failures.
+# The build of an image: its state, and the programs that take part: their progress, and the causes
+# of their failures.
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 # The build of this script:
 #   image, active       the file that is built, and the active image; none for an archive
-#   source, address     where it comes from, as configured and recorded, and the same at the required digest
-#   kind, file          kind of the source (lib/runtimes/image.py), and its path if it is a file or an archive
+#   source, address     where it comes from, as configured and recorded, and the same at the
+#                       required digest
+#   kind, file          kind of the source (lib/runtimes/image.py), and its path if it is a file or
+#                       an archive
 #   archive             the archive if the image is built from one
 #   required, digest    the digest that the source must have, empty for any, and the one that it has
-#   hint, next          the hint if this machine cannot build, and the command to run after the build
-#   login               the hint that gives a program of the runtime's own a login for the registry HOST
-#   work, tmp, partial  directory of everything that the build needs, its temporary files, and the unfinished image
+#   hint, next          the hint if this machine cannot build, and the command to run after the
+#                       build
+#   login               the hint that gives a program of the runtime's own a login for the registry
+#                       HOST
+#   work, tmp, partial  directory of everything that the build needs, its temporary files, and the
+#                       unfinished image
 # shellcheck disable=SC2034  # lib/images/build.bash and the runtimes use it
 declare -g build_image='' build_active='' build_source='' build_address='' build_kind='' build_file='' \
   build_archive='' build_required='' build_digest='' build_hint='' build_next='' build_work='' build_tmp='' \
@@ -21,8 +27,8 @@ declare -g build_image='' build_active='' build_source='' build_address='' build
 # shellcheck disable=SC2034
 declare -ga build_tools=() # the programs that take part
 
-# build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
-# which the program writes.
+# build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the
+# time and the size of PATHs, which the program writes.
 build_show_progress() {
   local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
@@ -58,8 +64,8 @@ build_is_message() {
   [[ ! $REPLY =~ $layer ]]
 }
 
-# build_explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log shows them. FILE is the
-# source if it is a file; HINT is for a machine that cannot build from it.
+# build_explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log
+# shows them. FILE is the source if it is a file; HINT is for a machine that cannot build from it.
 build_explain_failure() {
   local text
   text=$(<"$1")
@@ -78,7 +84,8 @@ build_explain_failure() {
   fail_writing "${1%/*}" "$2 cannot build an image from $3" 'see the output above'
 }
 
-# build_explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
+# build_explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong
+# with the source.
 build_explain_source() {
   local -r source=$3
   local host=${source#*://} login=${build_login:-run: $2 login HOST}
@@ -86,10 +93,12 @@ build_explain_source() {
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
   case $1 in
     *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
-      fail "$source has no image for $arch" "set container.image in configuration.toml to an image for $arch"
+      fail "$source has no image for $arch" \
+        "set container.image in configuration.toml to an image for $arch"
       ;;
     *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
-      fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
+      fail "image not found: $source" \
+        'check its name and tag: container.image in configuration.toml'
       ;;
     *toomanyrequests* | *'rate limit'*)
       fail "$host: rate limit reached for anonymous pulls" "${login//HOST/$host}"
@@ -107,7 +116,8 @@ build_explain_source() {
         "use another registry; or, if you trust it, add to ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
       ;;
     *x509*)
-      fail "the certificate of $host is not trusted on this machine" 'set the file of trusted certificates: export SSL_CERT_FILE=...'
+      fail "the certificate of $host is not trusted on this machine" \
+        'set the file of trusted certificates: export SSL_CERT_FILE=...'
       ;;
     *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
       fail "not a complete image archive: $source" 'copy the archive again'

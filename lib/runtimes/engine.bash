@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# The programs that make and read image archives, for every runtime: docker and podman build Dockerfiles too.
+# The programs that make and read image archives, for every runtime: docker and podman build
+# Dockerfiles too.
 
 # shellcheck source=lib/runtimes/build.bash
 source "${BASH_SOURCE[0]%/*}/build.bash"
@@ -17,11 +18,13 @@ archive_choose() {
   return 1
 }
 
-# archive_build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
+# archive_build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works,
+# as an archive.
 archive_build_dockerfile() {
   local -a build_tools=() # of this step alone
   archive_choose docker podman ||
-    fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
+    fail "neither docker nor podman works on this machine, and $build_file requires one of them" \
+      "$build_hint"
   engine_build "${build_tools[0]}" "$1-archive"
   engine_save "${build_tools[0]}" "$1-archive" "$2"
 }
@@ -35,7 +38,8 @@ engine_pull() {
   "$1" tag "$name" "$2"
 }
 
-# engine_pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman has pulled.
+# engine_pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman
+# has pulled.
 engine_pulled_digest() {
   local digest_of
   local -r name=${2##*/}

@@ -10,8 +10,8 @@ image_check_readable() {
   [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
 }
 
-# sqsh_check FILE HINT: stop if the image is missing or not an image. Its architecture is checked at the build:
-# that takes too long for each launch.
+# sqsh_check FILE HINT: stop if the image is missing or not an image. Its architecture is checked at
+# the build: that takes too long for each launch.
 sqsh_check() {
   local magic=''
   image_check_readable "$1" "$2"

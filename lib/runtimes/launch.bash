@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The launch of a program inside: checks of the image, and the runtime's options. If the runtime is apptainer, no
-# function here starts a process: each rank of a job runs them.
+# The launch of a program inside: checks of the image, and the runtime's options. If the runtime is
+# apptainer, no function here starts a process: each rank of a job runs them.
 
-# modules_load PROGRAM CALL...: load environment modules, unless PROGRAM is found. Inside a job the batch script has
-# loaded them, and thousands of ranks must not do it again.
+# modules_load PROGRAM CALL...: load environment modules, unless PROGRAM is found. Inside a job the
+# batch script has loaded them, and thousands of ranks must not do it again.
 modules_load() {
   local -r program=$1
   shift
@@ -32,12 +32,15 @@ program_check() {
 venv_check() {
   local base='' stack=${1##*/}
   stack=${stack#venv_} stack=${stack%_*} # of venv_STACK_ARCH, or of venvs/STACK_ARCH-TIME
-  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used unchanged
+  # the user's own, used unchanged
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi
   [[ -e $1/longship-base ]] ||
-    fail "Python packages are not installed: $1 not found" "python3 set_up.py install --stack $stack"
+    fail "Python packages are not installed: $1 not found" \
+      "python3 set_up.py install --stack $stack"
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed on top of $base, not of $2" "python3 set_up.py install --stack $stack"
+    fail "the Python packages in $1 were installed on top of $base, not of $2" \
+      "python3 set_up.py install --stack $stack"
 }
 
 # what is bound already, by its path inside
@@ -49,12 +52,13 @@ bind_add() {
   [[ -z ${bound[$target]:-} ]] || return 0
   bound[$target]=$source
   [[ -e $source ]] ||
-    fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
+    fail "cannot bind $source: no such file or directory" \
+      'check container.binds in configuration.toml'
   bind_format "$source" "$target" "${3:-rw}"
 }
 
-# bind_format SOURCE TARGET MODE: add the bind to options, as a CSV record: only there can a path contain commas, colons
-# and quotes.
+# bind_format SOURCE TARGET MODE: add the bind to options, as a CSV record: only there can a path
+# contain commas, colons and quotes.
 # shellcheck disable=SC2329  # the plan for enroot and Pyxis defines another one
 bind_format() {
   local -r mode=${3#rw}
@@ -70,7 +74,8 @@ bind_add_if_exists() {
 readonly longship_certificates=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
   GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
 
-# variable_is_hosts NAME: whether an exported variable describes the host's own file system or shell.
+# variable_is_hosts NAME: whether an exported variable describes the host's own file system or
+# shell.
 variable_is_hosts() {
   case $1 in
     PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | BASH_FUNC_* | DOCKER_* | XDG_RUNTIME_DIR) ;;
@@ -78,7 +83,8 @@ variable_is_hosts() {
   esac
 }
 
-# bind_host_files: bind what the caller's environment names: certificates and the temporary directory.
+# bind_host_files: bind what the caller's environment names: certificates and the temporary
+# directory.
 bind_host_files() {
   local variable path
   for variable in "${longship_certificates[@]}"; do
@@ -108,14 +114,15 @@ bind_pip_sources() {
   done
 }
 
-# exit_delay: let a rank that cannot start wait until Slurm has read its messages: it ends a step with the first rank
-# that fails, and drops unread output. A rank that starts has replaced this bash.
+# exit_delay: let a rank that cannot start wait until Slurm has read its messages: it ends a step
+# with the first rank that fails, and drops unread output. A rank that starts has replaced this
+# bash.
 exit_delay() {
   if [[ -n ${SLURM_STEP_NUM_TASKS:-} ]]; then at_exit sleep 1; fi
 }
 
-# rank_export: export what torch.distributed reads, in a step with a task for each rank; torchrun sets it itself. The
-# batch script, which is not a rank, has no variables with STEP.
+# rank_export: export what torch.distributed reads, in a step with a task for each rank; torchrun
+# sets it itself. The batch script, which is not a rank, has no variables with STEP.
 rank_export() {
   if [[ -z ${SLURM_STEP_NUM_TASKS:-} ]]; then return 0; fi
   export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS LOCAL_RANK=$SLURM_LOCALID
@@ -130,8 +137,8 @@ rank_export() {
   done
 }
 
-# command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive shell: sh if an image has
-# no bash.
+# command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive
+# shell: sh if an image has no bash.
 command_set() {
   command=("${@:2}")
   if ((${#command[@]} == 0)); then
@@ -145,13 +152,15 @@ declare -g launch_utf8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 
-# command_check_text: stop at an argument that is not UTF-8: the runtimes pass arguments as JSON, with U+FFFD for its bytes.
+# command_check_text: stop at an argument that is not UTF-8: the runtimes pass arguments as JSON,
+# with U+FFFD for its bytes.
 command_check_text() {
   local LC_ALL=C
   local word
   for word in "${command[@]}"; do
     [[ $word =~ $launch_utf8 ]] ||
-      fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" 'rename the file, or convert the argument'
+      fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" \
+        'rename the file, or convert the argument'
   done
 }
 

@@ -1,17 +1,19 @@
 # shellcheck shell=bash
-# The overlay of a launch: FILE contains the Python packages, which are mounted at TARGET. If the runtime is apptainer
-# and the overlay exists, no function here starts a process, except file_read_ahead in the first rank of a node: each
-# rank of a job runs them.
+# The overlay of a launch: FILE contains the Python packages, which are mounted at TARGET. If the
+# runtime is apptainer and the overlay exists, no function here starts a process, except
+# file_read_ahead in the first rank of a node: each rank of a job runs them.
 
 # the lines of the record, read once: each rank does this on the shared file system
 declare -ga overlay_record=()
 
-# overlay_check FILE BASE STACK: fail if the overlay is missing or was built for another image than BASE.
+# overlay_check FILE BASE STACK: fail if the overlay is missing or was built for another image than
+# BASE.
 overlay_check() {
   local -r rebuild="run: python3 build_overlay.py --stack $3"
   { mapfile -t overlay_record <"$1.json"; } 2>/dev/null || overlay_fail_to_read "$1" "$rebuild"
   local bases
-  [[ ${overlay_record[*]: -1} == '}' ]] || fail "the record of the overlay is damaged: $1.json" "$rebuild"
+  [[ ${overlay_record[*]: -1} == '}' ]] ||
+    fail "the record of the overlay is damaged: $1.json" "$rebuild"
   record_find base "${overlay_record[@]}"
   bases=$REPLY
   if ! overlay_has_base "$2" "$bases"; then
@@ -32,7 +34,8 @@ overlay_has_base() {
 # overlay_fail_to_read FILE HINT: fail, with the reason why the record cannot be read.
 overlay_fail_to_read() {
   if [[ -e $1 && -e $1.json ]]; then
-    fail "cannot read the overlay $1" "ask its owner to run: chmod a+r $(printf '%q %q' "$1" "$1.json")"
+    fail "cannot read the overlay $1" \
+      "ask its owner to run: chmod a+r $(printf '%q %q' "$1" "$1.json")"
   fi
   if [[ -e $1 ]]; then fail "overlay $1 has no record" "$2"; fi
   fail "overlay not found: $1" "$2"
@@ -48,7 +51,8 @@ overlay_check_python() {
     fail "overlay $1 was built for Python $REPLY, but this machine has $found" "$2"
 }
 
-# overlay_mount FILE TARGET IMAGE: let Apptainer mount it on the image, with the method that worked when it was built.
+# overlay_mount FILE TARGET IMAGE: let Apptainer mount it on the image, with the method that worked
+# when it was built.
 overlay_mount() {
   record_find mounted_by "${overlay_record[@]}"
   overlay_add_file "$1" "$2" "$REPLY"
@@ -60,17 +64,20 @@ overlay_mount() {
   file_read_ahead "$3" "$REPLY"
 }
 
-# file_read_ahead FILE PARTS: read parts of a file into the node's memory, all at once and in the background; PARTS are
-# the options of a dd for each. A program reads one part after the other, and a parallel file system can answer late.
-# If all is in memory already this is for nothing, so the program comes first (nice).
+# file_read_ahead FILE PARTS: read parts of a file into the node's memory, all at once and in the
+# background; PARTS are the options of a dd for each. A program reads one part after the other, and
+# a parallel file system can answer late. If all is in memory already this is for nothing, so the
+# program comes first (nice).
 file_read_ahead() {
   local -r only='^(skip=[0-9]+ count=[0-9]+ ?)+$' # nothing else: dd can write too
   [[ $2 =~ $only ]] || return 0
-  # a grandchild: the runtime, which takes the place of this bash, has no child that it does not know
+  # a grandchild: the runtime, which takes the place of this bash, has no child that it does not
+  # know
   (printf '%s' "$2" | nice -n 19 xargs -n 2 -P 32 dd if="$1" bs=1M iflag=skip_bytes,count_bytes of=/dev/null &>/dev/null &)
 }
 
-# overlay_add_file FILE TARGET METHOD: bind the file if that works, else lay it over the whole image.
+# overlay_add_file FILE TARGET METHOD: bind the file if that works, else lay it over the whole
+# image.
 overlay_add_file() {
   if [[ $3 == overlay ]]; then
     options+=(--overlay "$1:ro")

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # Checksums of files.
 
-# checksums_check DIR: print the paths in DIR that are missing, or do not match the lines of sha256sum on standard
-# input. One file per process: all cores work, and the largest file determines the time.
+# checksums_check DIR: print the paths in DIR that are missing, or do not match the lines of
+# sha256sum on standard input. One file per process: all cores work, and the largest file determines
+# the time.
 checksums_check() {
   # shellcheck disable=SC2016  # expanded by sh
   (cd -- "$1" && LC_ALL=C xargs -r -d '\n' -P "$(nproc)" -n 1 \

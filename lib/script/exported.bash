@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Variables that the caller exports reach the program unchanged. An assignment, even by `local`, keeps the
-# export flag of a name: an exported `image` or `options` would reach the program with this script's value.
+# Variables that the caller exports reach the program unchanged. An assignment, even by `local`,
+# keeps the export flag of a name: an exported `image` or `options` would reach the program with
+# this script's value.
 
 # exported_keep: save and unset the exported variables that could have the name of one of this
 # script's: those in lower case, but for proxies, which programs read, and REPLY.
@@ -8,7 +9,8 @@
 exported_keep() {
   declare -gA longship_kept=()
   local longship_each
-  # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
+  # of a locale that is not installed, bash warns when it starts, and again after each `local
+  # LC_ALL`
   local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
   set -- REPLY
   if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- REPLY LC_ALL; fi
@@ -36,8 +38,8 @@ exported_drop() {
   done
 }
 
-# command_exec COMMAND...: become the command, with the caller's exported variables and without the options
-# of this shell.
+# command_exec COMMAND...: become the command, with the caller's exported variables and without the
+# options of this shell.
 command_exec() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do

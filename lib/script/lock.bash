@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# A lock on a shared file system without flock: a directory that names its owner. One rename moves it to
-# its final name, and fails if the name is taken. The lock is held while any process has its file `owner`
-# open; the owner's children inherit the open file, so the lock lasts as long as the last of them. Until
-# then it is refreshed every few seconds; a lock that nobody holds is taken over.
+# A lock on a shared file system without flock: a directory that names its owner. One rename moves
+# it to its final name, and fails if the name is taken. The lock is held while any process has its
+# file `owner` open; the owner's children inherit the open file, so the lock lasts as long as the
+# last of them. Until then it is refreshed every few seconds; a lock that nobody holds is taken
+# over.
 
 declare -g lock_patience=60 # seconds without a sign of life from another host
 
@@ -31,7 +32,8 @@ lock_hold() {
   lock_take "$1.lock"
 }
 
-# lock_take LOCK: create the lock, or wait for its owner. A subshell does not release the locks of its parent.
+# lock_take LOCK: create the lock, or wait for its owner. A subshell does not release the locks of
+# its parent.
 lock_take() {
   [[ -e /proc/$$/stat ]] || fail '/proc not found: locks need it' 'run the command on Linux'
   local -r lock=$1 own=$1.new.$(host_name).$$
@@ -60,8 +62,8 @@ lock_take() {
   local file
   exec {file}<"$lock/owner"
   lock_files+=("$file")
-  # Without the trap, which a child that is killed right after its start would run. In its own process
-  # group, because the lock can outlast this process's group.
+  # Without the trap, which a child that is killed right after its start would run. In its own
+  # process group, because the lock can outlast this process's group.
   trap - EXIT
   set -m
   (set +m && exec {file}<&- && lock_beat "$lock") >/dev/null 2>&1 </dev/null &
@@ -72,9 +74,9 @@ lock_take() {
   lock_remove_dead "$lock"
 }
 
-# lock_make DIR LOCK: create a directory that names its owner, and move it to the lock's name. Everybody
-# can read it, whatever this user's umask. -f: on a terminal mv would ask before it replaces another user's
-# lock, with the question captured, and could report "no" as a success.
+# lock_make DIR LOCK: create a directory that names its owner, and move it to the lock's name.
+# Everybody can read it, whatever this user's umask. -f: on a terminal mv would ask before it
+# replaces another user's lock, with the question captured, and could report "no" as a success.
 lock_make() {
   local host start
   host=$(host_name)
@@ -119,14 +121,16 @@ lock_remove() {
   fi
 }
 
-# lock_remove_dead LOCK: remove what killed processes left of their own directories; the names say whose.
+# lock_remove_dead LOCK: remove what killed processes left of their own directories; the names say
+# whose.
 lock_remove_dead() {
   local directory host
   for directory in "$1".new.* "$1.removal"; do
     host=${directory##*.new.}
     host=${host%.*}
     if [[ ! -d $directory ]]; then continue; fi
-    if [[ $host == "$(host_name)" && -O $directory && ! -e /proc/${directory##*.} ]] || lock_is_stale "$directory"; then
+    if [[ $host == "$(host_name)" && -O $directory && ! -e /proc/${directory##*.} ]] ||
+      lock_is_stale "$directory"; then
       rm -rf -- "$directory" 2>/dev/null || : # another user's stays
     fi
   done
@@ -148,12 +152,14 @@ lock_release_all() {
   while ((${#held_locks[@]})); do lock_release; done
 }
 
-# host_name: print the name of this host; HOSTNAME can be that of the node from which the job was submitted.
+# host_name: print the name of this host; HOSTNAME can be that of the node from which the job was
+# submitted.
 host_name() {
   printf '%s' "$(</proc/sys/kernel/hostname)"
 }
 
-# host_boot: print what distinguishes this host from one of the same name, such as in another cluster.
+# host_boot: print what distinguishes this host from one of the same name, such as in another
+# cluster.
 host_boot() {
   { printf '%s' "$(</proc/sys/kernel/random/boot_id)"; } 2>/dev/null
 }
@@ -165,8 +171,8 @@ lock_owner() {
   printf '%s' "${process:+process $process on }${host:-another process}"
 }
 
-# process_start PID: print when it started, which distinguishes it from a later process with the same
-# number; print nothing if it has ended.
+# process_start PID: print when it started, which distinguishes it from a later process with the
+# same number; print nothing if it has ended.
 process_start() {
   local stat=
   IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
@@ -174,13 +180,14 @@ process_start() {
   if [[ ${stat[0]:-Z} != [ZX] ]]; then printf '%s' "${stat[19]}"; fi
 }
 
-# lock_is_stale LOCK: succeed if its owner has ended. /proc shows it on this host; other hosts only refresh
-# the lock. Its time is compared with that of a new directory, by the clock of the file system; a time in the
-# future must change while this process waits.
+# lock_is_stale LOCK: succeed if its owner has ended. /proc shows it on this host; other hosts only
+# refresh the lock. Its time is compared with that of a new directory, by the clock of the file
+# system; a time in the future must change while this process waits.
 lock_is_stale() {
   local -r now=$1.new.$(host_name).now.$$
   local host='' process='' start='' boot='' found sign
-  if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # cannot be known
+  # cannot be known
+  if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi
   read -r host process start boot 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(host_name)" && ${boot:-$(host_boot)} == "$(host_boot)" ]]; then
     found=$(process_start "$process")
@@ -200,8 +207,8 @@ lock_is_stale() {
   ((SECONDS - ${lock_signs[$1]##* } > lock_patience))
 }
 
-# lock_take_over LOCK OWN: remove a stale lock, or fail if it must wait. Only one process may check and
-# remove at a time: a second one would remove the lock that the first has just created.
+# lock_take_over LOCK OWN: remove a stale lock, or fail if it must wait. Only one process may check
+# and remove at a time: a second one would remove the lock that the first has just created.
 lock_take_over() {
   local -r lock=$1 removal=$1.removal
   local -i failed=0

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Messages: quiet on success; an error says what is wrong, then what to type.
 
-# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share a log.
+# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share
+# a log.
 print_messages() {
   local REPLY told='' text
   while (($#)); do
@@ -15,10 +16,12 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# COMMAND=OFFLINE_COMMAND for hints, in a script of a clone that was unpacked from a bundle: render.py fills it
+# COMMAND=OFFLINE_COMMAND for hints, in a script of a clone that was unpacked from a bundle:
+# render.py fills it
 declare -ga longship_offline_commands=()
 
-# offline_modes TEXT: set REPLY to the text, with the commands that need no network where a bundle was unpacked.
+# offline_modes TEXT: set REPLY to the text, with the commands that need no network where a bundle
+# was unpacked.
 offline_modes() {
   local each
   REPLY=$1
@@ -27,8 +30,8 @@ offline_modes() {
   done
 }
 
-# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of files,
-# records and other programs must not move the cursor.
+# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of
+# files, records and other programs must not move the cursor.
 printable() {
   local LC_ALL=C
   REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
@@ -39,9 +42,9 @@ printable() {
 declare -gA longship_colours=([error]=31 [problem]=31 [warning]=33 [follows]=33 [ok]=32
   [hint]=36 [next]=36 [follow]=36 [cancel]=36 [status]=36)
 
-# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
-# and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
-# interrupted command.
+# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with
+# colours and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the
+# status of the interrupted command.
 paint() {
   REPLY=$2
   if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
@@ -55,8 +58,9 @@ fail() {
   exit 1
 }
 
-# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often do not
-# name. Some remove what they could not finish (uv a package per core), so a disk counts as full earlier.
+# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often
+# do not name. Some remove what they could not finish (uv a package per core), so a disk counts as
+# full earlier.
 fail_writing() {
   local free=16777216 size=1 free_inodes=1 inodes=0
   read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
@@ -86,8 +90,8 @@ step() {
   printf '%s\n' "$REPLY" >&2
 }
 
-# on_interrupt COMMAND: after Ctrl-C, print the step and the command that resumes. SIGHUP too: without a trap,
-# bash can end without running its EXIT trap, and leave its locks.
+# on_interrupt COMMAND: after Ctrl-C, print the step and the command that resumes. SIGHUP too:
+# without a trap, bash can end without running its EXIT trap, and leave its locks.
 on_interrupt() {
   interrupted_command=$1
   trap 'trap - INT TERM HUP

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# Files and directories that nobody else can change, whatever umask, default ACL and links: each has its final mode
-# before its content. A mode that is set explicitly also limits what an ACL gives to others.
+# Files and directories that nobody else can change, whatever umask, default ACL and links: each has
+# its final mode before its content. A mode that is set explicitly also limits what an ACL gives to
+# others.
 
-# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop at one that cannot
-# be made or entered.
+# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop
+# at one that cannot be made or entered.
 directory_make() {
   local directory reason
   for directory in "$@"; do
@@ -22,18 +23,20 @@ directory_create() {
   mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
 }
 
-# roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs write what runs; stop at
-# one that others can change.
+# roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs
+# write what runs; stop at one that others can change.
 roots_make() {
   set -- "$@" "$1"/{cache,runs,venvs}
   directory_make "$@"
   directory_check_own "$@"
 }
 
-# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils alone: unpack.sh does it.
+# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils
+# alone: unpack.sh does it.
 directory_check_own() {
   local found owner mode directory
-  found=$(exec stat -L -c '%u %f %n' -- "$@") || fail "cannot check who can write to ${*@Q}" 'see the line above'
+  found=$(exec stat -L -c '%u %f %n' -- "$@") ||
+    fail "cannot check who can write to ${*@Q}" 'see the line above'
   while read -r owner mode directory; do
     if [[ $owner != "$UID" ]]; then
       fail "$directory belongs to $(stat -L -c %U -- "$directory"), who would decide what you run" \
@@ -46,8 +49,8 @@ set [paths] to a file system with permissions"
   done <<<"$found"
 }
 
-# shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds for a group: only the user writes
-# to them, and who can enter ROOT reads them.
+# shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds for a
+# group: only the user writes to them, and who can enter ROOT reads them.
 shared_make() {
   local name
   [[ -d $1 ]] || fail "the shared directory does not exist: $1" \
@@ -62,19 +65,22 @@ shared_make() {
   done
 }
 
-# shared_open DIR: let who can enter the directory above read it and what it contains, which only the user can change.
-# -depth: nobody can enter it before all files in it have their mode.
+# shared_open DIR: let who can enter the directory above read it and what it contains, which only
+# the user can change. -depth: nobody can enter it before all files in it have their mode.
 shared_open() {
-  find "$1" -depth ! -type l -exec chmod u=rwX,go=rX -- {} + || fail "cannot change the permissions of $1" 'see the line above'
+  find "$1" -depth ! -type l -exec chmod u=rwX,go=rX -- {} + ||
+    fail "cannot change the permissions of $1" 'see the line above'
 }
 
-# pins_make DIR: who can enter the directory above can pin what it contains; nobody removes the pin of another user.
+# pins_make DIR: who can enter the directory above can pin what it contains; nobody removes the pin
+# of another user.
 pins_make() {
   [[ -d $1 ]] || mkdir -m 1777 -- "$1" || [[ -d $1 ]] ||
     fail_writing "${1%/*}" "cannot create the directory $1" 'see the line above'
 }
 
-# is_own PATH...: whether each is a file or directory of the user, no link, and nobody else can write to it.
+# is_own PATH...: whether each is a file or directory of the user, no link, and nobody else can
+# write to it.
 is_own() {
   local owner mode
   while read -r owner mode; do
@@ -83,20 +89,22 @@ is_own() {
   done < <(stat -c '%u %f' -- "$@" 2>/dev/null || printf '%s\n' "$UID 0")
 }
 
-# file_begin FILE [MODE]: set REPLY to a new file, for its content; what a killed process has left of it is replaced.
+# file_begin FILE [MODE]: set REPLY to a new file, for its content; what a killed process has left
+# of it is replaced.
 file_begin() {
   REPLY=$1.partial
-  install -m "${2:-644}" -T -- /dev/null "$REPLY" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  install -m "${2:-644}" -T -- /dev/null "$REPLY" ||
+    fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
-# file_publish PARTIAL FILE: rename a complete file to its final name. -f: on a terminal mv would ask before it replaces a
-# file.
+# file_publish PARTIAL FILE: rename a complete file to its final name. -f: on a terminal mv would
+# ask before it replaces a file.
 file_publish() {
   mv -f -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
-# file_write FILE TEXT [MODE]: write a file, complete or not at all; who can enter its directory can read it, unless MODE
-# is another one than 644.
+# file_write FILE TEXT [MODE]: write a file, complete or not at all; who can enter its directory can
+# read it, unless MODE is another one than 644.
 file_write() {
   local REPLY
   file_begin "$1" "${@:3}"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Progress of a long step whose program shows none: a line on a terminal, removed at the end.
 
-# progress_run FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
-# writes it to the file TO.
+# progress_run FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or,
+# if TO is not empty, writes it to the file TO.
 progress_run() {
   local -i code=0
   if [[ ! -t 2 ]]; then
@@ -17,7 +17,8 @@ progress_run() {
   return "$code"
 }
 
-# progress_show FROM TO: show the size of TO, else the position in file 3, until standard input ends.
+# progress_show FROM TO: show the size of TO, else the position in file 3, until standard input
+# ends.
 progress_show() {
   local key place bytes of status
   bytes=$(stat -L -c %s -- "$1")

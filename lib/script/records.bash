@@ -8,7 +8,8 @@ record_is_complete() {
   ((${#lines[@]} > 1)) && [[ ${lines[-1]} == '}' ]]
 }
 
-# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them; complete or not at all.
+# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them; complete or
+# not at all.
 record_write() {
   local text='' comma='{' index
   for ((index = 2; index < $#; index += 2)); do
@@ -19,7 +20,8 @@ record_write() {
   file_write "$1" "$text"$'\n}\n'
 }
 
-# record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
+# record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is
+# none.
 record_value() {
   local -a lines=()
   REPLY=
@@ -34,7 +36,8 @@ record_change() {
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     text+=$line$'\n'
-  done <"$1" || fail "cannot read $1" 'check the permissions of the directory; the line above has the reason'
+  done <"$1" ||
+    fail "cannot read $1" 'check the permissions of the directory; the line above has the reason'
   file_write "$1" "$text"
 }
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Facts about the target that functions of many files read. An emitted script assigns those that it needs before its
-# first step, and nothing changes them afterwards. Everything else reaches a function as an argument. A file that
-# reads one names this file, so that ShellCheck knows them:
+# Facts about the target that functions of many files read. An emitted script assigns those that it
+# needs before its first step, and nothing changes them afterwards. Everything else reaches a
+# function as an argument. A file that reads one names this file, so that ShellCheck knows them:
 #
 #   # shellcheck source=lib/script/target_facts.bash
 #   source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"

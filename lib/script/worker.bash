@@ -3,8 +3,8 @@
 
 declare -g worker_process=''
 
-# worker_run PYTHON WORKER ARGUMENT...: run a worker in a process group of its own. A signal to this script ends the
-# group, and the worker reports the interruption, because it knows the step.
+# worker_run PYTHON WORKER ARGUMENT...: run a worker in a process group of its own. A signal to this
+# script ends the group, and the worker reports the interruption, because it knows the step.
 worker_run() {
   trap 'exit 130' INT TERM HUP
   at_exit worker_stop

@@ -1,11 +1,13 @@
 # shellcheck shell=bash
-# What is built once and started by many: images, overlays and venvs. ACTIVE, an argument of these functions, is a link
-# to one of the versions, which are next to each other and never changed. Activating another one is a single rename:
-# jobs keep the version that they started with, and after a kill either the old or the new one is active.
+# What is built once and started by many: images, overlays and venvs. ACTIVE, an argument of these
+# functions, is a link to one of the versions, which are next to each other and never changed.
+# Activating another one is a single rename: jobs keep the version that they started with, and after
+# a kill either the old or the new one is active.
 #
-# Pins protect versions that launchers start. A pin is a file of three lines in pins/: the image or overlay, the job that
-# wrote the launcher and its cluster (empty outside a job), and the launcher. RUN.then names a job that starts
-# RUN/launcher again: it exports what the run has trained. Every member of a group can write pins.
+# Pins protect versions that launchers start. A pin is a file of three lines in pins/: the image or
+# overlay, the job that wrote the launcher and its cluster (empty outside a job), and the launcher.
+# RUN.then names a job that starts RUN/launcher again: it exports what the run has trained. Every
+# member of a group can write pins.
 
 # store_link ACTIVE VERSION: the swap itself; VERSION is a path in a directory next to ACTIVE.
 store_link() {
@@ -18,7 +20,8 @@ store_active() {
   if [[ -L $1 ]]; then basename -- "$(readlink -- "$1")"; fi
 }
 
-# store_activate ACTIVE VERSION KIND: activate a version; KIND, use or rollback, goes into the history.
+# store_activate ACTIVE VERSION KIND: activate a version; KIND, use or rollback, goes into the
+# history.
 store_activate() {
   local -r name=${2##*/} history=${2%/*}/${1##*/}.history
   local from before=''
@@ -30,7 +33,8 @@ store_activate() {
   store_link "$1" "$2"
 }
 
-# store_previous ACTIVE: set REPLY to the version that was active before the active one; empty where none is known.
+# store_previous ACTIVE: set REPLY to the version that was active before the active one; empty where
+# none is known.
 store_previous() {
   local kind from to
   local -r now=$(store_active "$1")
@@ -40,8 +44,8 @@ store_previous() {
   done < <(cat -- "${1%/*}/versions/${1##*/}.history" 2>/dev/null)
 }
 
-# store_keep_foreign ACTIVE: make a file that Longship did not build, or a link to one, a version too. The target of a
-# link is never changed or deleted.
+# store_keep_foreign ACTIVE: make a file that Longship did not build, or a link to one, a version
+# too. The target of a link is never changed or deleted.
 store_keep_foreign() {
   if [[ ! -f $1 || -L $1 && $(readlink -- "$1") == versions/* ]]; then return; fi
   local name=${1##*/} kept
@@ -68,7 +72,8 @@ declare -ga store_unused=()
 
 declare -g store_freed=0
 
-# store_find_unused ACTIVE VERSION...: set store_unused to the versions that are neither active nor pinned.
+# store_find_unused ACTIVE VERSION...: set store_unused to the versions that are neither active nor
+# pinned.
 store_find_unused() {
   local -r now=$(store_active "$1")
   local version
@@ -84,8 +89,9 @@ store_find_unused() {
   done
 }
 
-# store_delete FUNCTION: delete store_unused, each with its record, unless it was pinned meanwhile. FUNCTION VERSION deletes
-# the version itself and sets REPLY to the bytes that this frees, or is false and says why.
+# store_delete FUNCTION: delete store_unused, each with its record, unless it was pinned meanwhile.
+# FUNCTION VERSION deletes the version itself and sets REPLY to the bytes that this frees, or is
+# false and says why.
 store_delete() {
   local version
   for version in ${store_unused[@]+"${store_unused[@]}"}; do
@@ -102,9 +108,9 @@ store_print_freed() {
   printf 'freed: %s\n' "$REPLY" >&2
 }
 
-# store_is_pinned VERSION: succeed if a version is pinned, and set REPLY to the job or the launcher that pins it.
-# The pin of a job counts until the job, and that of RUN.then, has ended; any other while its launcher exists, which
-# is known of one's own.
+# store_is_pinned VERSION: succeed if a version is pinned, and set REPLY to the job or the launcher
+# that pins it. The pin of a job counts until the job, and that of RUN.then, has ended; any other
+# while its launcher exists, which is known of one's own.
 store_is_pinned() {
   local pin image job launcher later own=''
   local -r where=${1%/versions/*}/pins
@@ -112,11 +118,13 @@ store_is_pinned() {
     REPLY="a pin in the unreadable $where"
     return
   fi
-  # what the runtime starts, if the file only names an image in its store; NUL bytes of others are dropped
+  # what the runtime starts, if the file only names an image in its store; NUL bytes of others are
+  # dropped
   { IFS= read -r -n 4096 own; } 2>/dev/null <"$1" || :
   for pin in "$where"/*; do
     [[ -f $pin ]] || continue
-    { IFS= read -r -n 4096 image && IFS= read -r -n 4096 job && IFS= read -r -n 4096 launcher; } 2>/dev/null <"$pin" || {
+    { IFS= read -r -n 4096 image && IFS= read -r -n 4096 job &&
+      IFS= read -r -n 4096 launcher; } 2>/dev/null <"$pin" || {
       REPLY="the damaged pin $pin"
       return
     }
@@ -126,7 +134,8 @@ store_is_pinned() {
     fi
     later=${launcher%/launcher}.then
     if [[ -n $job && -O $later && -f $later ]] && job_is_over "$job" "$pin"; then job=$(<"$later")${job#"${job%% *}"}; fi
-    if [[ -n $job ]] && job_is_over "$job" "$pin" || [[ -z $job && -O $pin && ! -e $launcher ]]; then
+    if [[ -n $job ]] && job_is_over "$job" "$pin" ||
+      [[ -z $job && -O $pin && ! -e $launcher ]]; then
       rm -f -- "$pin"
       continue
     fi
@@ -137,9 +146,10 @@ store_is_pinned() {
   return 1
 }
 
-# job_is_over "ID [CLUSTER]" PIN: succeed if Slurm reports that the job has ended. It fails if Slurm does not answer,
-# or is the Slurm of another cluster: JUWELS and JURECA share their file systems. It also fails if PIN is another
-# user's and Slurm hides the jobs of other users: a hidden job looks like one that has ended.
+# job_is_over "ID [CLUSTER]" PIN: succeed if Slurm reports that the job has ended. It fails if Slurm
+# does not answer, or is the Slurm of another cluster: JUWELS and JURECA share their file systems.
+# It also fails if PIN is another user's and Slurm hides the jobs of other users: a hidden job looks
+# like one that has ended.
 job_is_over() {
   local -r id=${1%% *} cluster=${1#* } hidden=$'PrivateData *=[^\n]*jobs'
   local states settings=''
@@ -148,7 +158,8 @@ job_is_over() {
   fi
   if [[ ! -O $2 && $settings =~ $hidden ]]; then return 1; fi
   if [[ $1 == *' '* ]]; then
-    [[ $settings =~ ClusterName\ *=\ ([^[:space:]]+) && ${BASH_REMATCH[1]} == "$cluster" ]] || return 1
+    [[ $settings =~ ClusterName\ *=\ ([^[:space:]]+) && ${BASH_REMATCH[1]} == "$cluster" ]] ||
+      return 1
   fi
   if states=$(timeout 20 squeue --noheader --jobs="$id" --format=%T 2>&1); then
     [[ -z $states ]]

@@ -90,7 +90,8 @@ exec "$@"'
 exported_keep() {
   declare -gA longship_kept=()
   local longship_each
-  # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
+  # of a locale that is not installed, bash warns when it starts, and again after each `local
+  # LC_ALL`
   local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
   set -- REPLY
   if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- REPLY LC_ALL; fi
@@ -107,8 +108,8 @@ exported_keep() {
   done
 }
 
-# command_exec COMMAND...: become the command, with the caller's exported variables and without the options
-# of this shell.
+# command_exec COMMAND...: become the command, with the caller's exported variables and without the
+# options of this shell.
 command_exec() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
@@ -124,8 +125,8 @@ exported_keep
 
 # ---------- lib/runtimes/apptainer.bash
 
-# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
-# first line a SIF file has magic, version and architecture.
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another
+# architecture: after its first line a SIF file has magic, version and architecture.
 sif_check() {
   local -r file=$1 arch=$2 hint=$3
   image_check_readable "$file" "$hint"
@@ -138,7 +139,8 @@ sif_check() {
     04) found=arm64 ;;
     *) found="an unknown architecture (code $code)" ;;
   esac
-  [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
+  [[ $found == "$arch" ]] ||
+    fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
 # sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
@@ -150,7 +152,8 @@ sif_add_home() {
   export HOME=$home
   if [[ $home == "$own" ]]; then return 0; fi
   [[ $home != *:* ]] ||
-    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
+    fail "HOME contains a colon, which Apptainer does not allow: $home" \
+      'set HOME to another path of that directory, such as a link: export HOME=...'
   options+=(--home "$home")
 }
 
@@ -199,12 +202,15 @@ program_check() {
 venv_check() {
   local base='' stack=${1##*/}
   stack=${stack#venv_} stack=${stack%_*} # of venv_STACK_ARCH, or of venvs/STACK_ARCH-TIME
-  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used unchanged
+  # the user's own, used unchanged
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi
   [[ -e $1/longship-base ]] ||
-    fail "Python packages are not installed: $1 not found" "python3 set_up.py install --stack $stack"
+    fail "Python packages are not installed: $1 not found" \
+      "python3 set_up.py install --stack $stack"
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed on top of $base, not of $2" "python3 set_up.py install --stack $stack"
+    fail "the Python packages in $1 were installed on top of $base, not of $2" \
+      "python3 set_up.py install --stack $stack"
 }
 
 # what is bound already, by its path inside
@@ -216,12 +222,13 @@ bind_add() {
   [[ -z ${bound[$target]:-} ]] || return 0
   bound[$target]=$source
   [[ -e $source ]] ||
-    fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
+    fail "cannot bind $source: no such file or directory" \
+      'check container.binds in configuration.toml'
   bind_format "$source" "$target" "${3:-rw}"
 }
 
-# bind_format SOURCE TARGET MODE: add the bind to options, as a CSV record: only there can a path contain commas, colons
-# and quotes.
+# bind_format SOURCE TARGET MODE: add the bind to options, as a CSV record: only there can a path
+# contain commas, colons and quotes.
 # shellcheck disable=SC2329  # the plan for enroot and Pyxis defines another one
 bind_format() {
   local -r mode=${3#rw}
@@ -237,7 +244,8 @@ bind_add_if_exists() {
 readonly longship_certificates=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
   GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
 
-# bind_host_files: bind what the caller's environment names: certificates and the temporary directory.
+# bind_host_files: bind what the caller's environment names: certificates and the temporary
+# directory.
 bind_host_files() {
   local variable path
   for variable in "${longship_certificates[@]}"; do
@@ -267,8 +275,8 @@ bind_pip_sources() {
   done
 }
 
-# command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive shell: sh if an image has
-# no bash.
+# command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive
+# shell: sh if an image has no bash.
 command_set() {
   command=("${@:2}")
   if ((${#command[@]} == 0)); then
@@ -282,13 +290,15 @@ declare -g launch_utf8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 
-# command_check_text: stop at an argument that is not UTF-8: the runtimes pass arguments as JSON, with U+FFFD for its bytes.
+# command_check_text: stop at an argument that is not UTF-8: the runtimes pass arguments as JSON,
+# with U+FFFD for its bytes.
 command_check_text() {
   local LC_ALL=C
   local word
   for word in "${command[@]}"; do
     [[ $word =~ $launch_utf8 ]] ||
-      fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" 'rename the file, or convert the argument'
+      fail "argument is not UTF-8, which containers cannot pass on: ${word@Q}" \
+        'rename the file, or convert the argument'
   done
 }
 
@@ -301,7 +311,8 @@ patched_file_add() {
 
 # ---------- lib/script/messages.bash
 
-# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share a log.
+# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share
+# a log.
 print_messages() {
   local REPLY told='' text
   while (($#)); do
@@ -315,10 +326,12 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# COMMAND=OFFLINE_COMMAND for hints, in a script of a clone that was unpacked from a bundle: render.py fills it
+# COMMAND=OFFLINE_COMMAND for hints, in a script of a clone that was unpacked from a bundle:
+# render.py fills it
 declare -ga longship_offline_commands=()
 
-# offline_modes TEXT: set REPLY to the text, with the commands that need no network where a bundle was unpacked.
+# offline_modes TEXT: set REPLY to the text, with the commands that need no network where a bundle
+# was unpacked.
 offline_modes() {
   local each
   REPLY=$1
@@ -327,8 +340,8 @@ offline_modes() {
   done
 }
 
-# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of files,
-# records and other programs must not move the cursor.
+# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of
+# files, records and other programs must not move the cursor.
 printable() {
   local LC_ALL=C
   REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
@@ -339,9 +352,9 @@ printable() {
 declare -gA longship_colours=([error]=31 [problem]=31 [warning]=33 [follows]=33 [ok]=32
   [hint]=36 [next]=36 [follow]=36 [cancel]=36 [status]=36)
 
-# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
-# and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
-# interrupted command.
+# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with
+# colours and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the
+# status of the interrupted command.
 paint() {
   REPLY=$2
   if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
@@ -355,8 +368,9 @@ fail() {
   exit 1
 }
 
-# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often do not
-# name. Some remove what they could not finish (uv a package per core), so a disk counts as full earlier.
+# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often
+# do not name. Some remove what they could not finish (uv a package per core), so a disk counts as
+# full earlier.
 fail_writing() {
   local free=16777216 size=1 free_inodes=1 inodes=0
   read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
@@ -370,8 +384,8 @@ fail_writing() {
 
 # ---------- lib/script/private.bash
 
-# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop at one that cannot
-# be made or entered.
+# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop
+# at one that cannot be made or entered.
 directory_make() {
   local directory reason
   for directory in "$@"; do
@@ -390,18 +404,20 @@ directory_create() {
   mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
 }
 
-# roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs write what runs; stop at
-# one that others can change.
+# roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs
+# write what runs; stop at one that others can change.
 roots_make() {
   set -- "$@" "$1"/{cache,runs,venvs}
   directory_make "$@"
   directory_check_own "$@"
 }
 
-# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils alone: unpack.sh does it.
+# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils
+# alone: unpack.sh does it.
 directory_check_own() {
   local found owner mode directory
-  found=$(exec stat -L -c '%u %f %n' -- "$@") || fail "cannot check who can write to ${*@Q}" 'see the line above'
+  found=$(exec stat -L -c '%u %f %n' -- "$@") ||
+    fail "cannot check who can write to ${*@Q}" 'see the line above'
   while read -r owner mode directory; do
     if [[ $owner != "$UID" ]]; then
       fail "$directory belongs to $(stat -L -c %U -- "$directory"), who would decide what you run" \

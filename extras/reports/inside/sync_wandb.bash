@@ -7,10 +7,10 @@
 set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
-# wandb_sync INSTALL RUN...: upload what jobs have written since the last upload, but follow no link out of a run.
-# wandb continues where it has ended;
-# its mark gets the time at which the upload has begun, as a job can write meanwhile. The file `begun` has that time by
-# the clock of the file system, as the jobs' files do.
+# wandb_sync INSTALL RUN...: upload what jobs have written since the last upload, but follow no link
+# out of a run. wandb continues where it has ended; its mark gets the time at which the upload has
+# begun, as a job can write meanwhile. The file `begun` has that time by the clock of the file
+# system, as the jobs' files do.
 wandb_sync() {
   local -r install=$1
   local run place file own results target
@@ -21,7 +21,8 @@ wandb_sync() {
       for file in "$place"/wandb/offline-run-*/run-*.wandb; do
         if [[ ! -f $file ]]; then continue; fi
         target=$(realpath -- "$file") # not behind a link out of the run
-        if [[ $target/ == "$own"/* || $target/ == "$results"/* ]] && [[ ! $target.synced -nt $target ]]; then
+        if [[ $target/ == "$own"/* || $target/ == "$results"/* ]] &&
+          [[ ! $target.synced -nt $target ]]; then
           changed[$target]=1
         fi
       done
@@ -33,7 +34,8 @@ wandb_sync() {
   fi
   touch -- "$begun"
   command -v wandb >/dev/null ||
-    fail 'wandb not found inside the environment' "add wandb to the requirements, then run: $install"
+    fail 'wandb not found inside the environment' \
+      "add wandb to the requirements, then run: $install"
   wandb sync --include-synced "${!changed[@]}" || return
   for file in "${!changed[@]}"; do touch -c -r "$begun" -- "$file.synced"; done
 }
@@ -56,7 +58,8 @@ until [[ $last ]]; do
   if [[ $mode == once ]] || jobs_have_ended "$@"; then last=yes; fi
   if ! wandb_sync "$install" "$@"; then
     if [[ $last ]]; then
-      fail 'wandb cannot upload all runs' 'read its output above; for a missing key, run: export WANDB_API_KEY=...'
+      fail 'wandb cannot upload all runs' \
+        'read its output above; for a missing key, run: export WANDB_API_KEY=...'
     fi
     print_messages warning 'wandb cannot upload all runs: the next attempt is in a minute'
   fi

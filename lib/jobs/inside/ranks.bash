@@ -16,8 +16,8 @@ readonly world_size=$((num_nodes * gpus_per_node))
 # The signal on which ranks write a checkpoint and end, before the time limit; a stack can set TERM.
 checkpoint_signal=USR1
 
-# start_ranks SCRIPT|-m MODULE ARGUMENT...: start one process per GPU with torchrun, unless Slurm has started several
-# tasks per node. A script calls it last: it does not return.
+# start_ranks SCRIPT|-m MODULE ARGUMENT...: start one process per GPU with torchrun, unless Slurm
+# has started several tasks per node. A script calls it last: it does not return.
 start_ranks() {
   ranks_set_wandb
   if ((${LOCAL_WORLD_SIZE:-1} > 1)); then
@@ -41,22 +41,24 @@ start_ranks() {
     --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
 }
 
-# ranks_set_wandb: W&B writes to files in the run directory, which submit.py sync uploads; WANDB_MODE=online uploads during
-# the run, where compute nodes have a network.
+# ranks_set_wandb: W&B writes to files in the run directory, which submit.py sync uploads;
+# WANDB_MODE=online uploads during the run, where compute nodes have a network.
 ranks_set_wandb() {
   export WANDB_MODE=${WANDB_MODE:-offline} WANDB_QUIET=${WANDB_QUIET:-true}
   export WANDB_DIR=${WANDB_DIR:-${RUN_DIR:-${LONGSHIP_SCRATCH_DIR:-}}}
   if [[ $WANDB_MODE != online ]]; then export WANDB_ERROR_REPORTING=false; fi
 }
 
-# ranks_link_outputs DIR: link the directory of the training's results as <run>/outputs, for submit.py report and sync.
+# ranks_link_outputs DIR: link the directory of the training's results as <run>/outputs, for
+# submit.py report and sync.
 ranks_link_outputs() {
   if [[ -n ${RUN_DIR:-} ]] && ((${SLURM_PROCID:-0} == 0)); then ln -sfn -- "$1" "$RUN_DIR/outputs" 2>/dev/null || :; fi
 }
 
-# ranks_choose_rendezvous: set rendezvous to torchrun's options. Every rank gets MASTER_ADDR unchanged. With torchrun's
-# default (c10d) it would be the host name of the first node that starts, which is wrong if another network connects
-# the nodes (JUWELS, JURECA, Olivia), and the order of the ranks would not be Slurm's, which keeps neighbours together.
+# ranks_choose_rendezvous: set rendezvous to torchrun's options. Every rank gets MASTER_ADDR
+# unchanged. With torchrun's default (c10d) it would be the host name of the first node that starts,
+# which is wrong if another network connects the nodes (JUWELS, JURECA, Olivia), and the order of
+# the ranks would not be Slurm's, which keeps neighbours together.
 ranks_choose_rendezvous() {
   if ((num_nodes == 1)); then
     rendezvous=(--standalone)
@@ -69,8 +71,8 @@ ranks_choose_rendezvous() {
   )
 }
 
-# ranks_run COMMAND...: run it, forward signals to the ranks, and exit with its exit code. Until a rank has a handler it
-# ignores USR1, and Ctrl-C, which reaches all processes of a terminal.
+# ranks_run COMMAND...: run it, forward signals to the ranks, and exit with its exit code. Until a
+# rank has a handler it ignores USR1, and Ctrl-C, which reaches all processes of a terminal.
 ranks_run() {
   local +x status=0 own=0
   trap 'ranks_signal "$checkpoint_signal"' USR1
@@ -91,8 +93,8 @@ ranks_run() {
   exit "$status"
 }
 
-# ranks_interrupt: on Ctrl-C the ranks write a checkpoint and end; a second one, at least a second later, kills them. A
-# runtime can forward the first one again.
+# ranks_interrupt: on Ctrl-C the ranks write a checkpoint and end; a second one, at least a second
+# later, kills them. A runtime can forward the first one again.
 ranks_interrupt() {
   if [[ -z ${interrupted_at:-} ]]; then
     interrupted_at=$SECONDS
@@ -104,9 +106,9 @@ ranks_interrupt() {
   fi
 }
 
-# ranks_signal SIGNAL: send it to the ranks, not to torchrun, which would fail, or die of USR1 before them; it ends when
-# they do. Slurm signals only this process, the first of its task. Without `return`: in a trap that interrupts wait,
-# bash 5.2 does not continue correctly after it.
+# ranks_signal SIGNAL: send it to the ranks, not to torchrun, which would fail, or die of USR1
+# before them; it ends when they do. Slurm signals only this process, the first of its task. Without
+# `return`: in a trap that interrupts wait, bash 5.2 does not continue correctly after it.
 ranks_signal() {
   local stat line parent
   local -a ranks=("$started")

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# Templates of a framework's configuration, filled in from the environment: `@TRAINING_TOKENIZER@`, as ${...} belongs to
-# hydra and OmegaConf.
+# Templates of a framework's configuration, filled in from the environment: `@TRAINING_TOKENIZER@`,
+# as ${...} belongs to hydra and OmegaConf.
 
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
-# fill_template FROM TO: write TO, complete or not at all; a variable that is unknown or not set is an error.
+# fill_template FROM TO: write TO, complete or not at all; a variable that is unknown or not set is
+# an error.
 fill_template() {
   local line number=0 filled name
   : >"$2.partial"

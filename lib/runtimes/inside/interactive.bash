@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Read by an interactive shell inside the environment. The user's ~/.bashrc is for the host: its changes to PATH and to
-# Python's variables must not put the host's Python before the environment's.
+# Read by an interactive shell inside the environment. The user's ~/.bashrc is for the host: its
+# changes to PATH and to Python's variables must not put the host's Python before the environment's.
 longship_path=$PATH
 # shellcheck source=/dev/null
 if [[ -r ~/.bashrc ]]; then source ~/.bashrc; fi
