@@ -9,14 +9,19 @@
 #   unpacked/                       the same as directories, for runtimes that cannot mount them
 #   pins/                           a file for each launcher, with the version that it needs
 
-# State of a build, set by the functions of this file: active, work, image_record      the link, the
-# directory of the build, the record of the image: overlay_begin compression, processors, packing
-# of mksquashfs: overlay_begin; its command, packer: overlay_find_packer image_id, python,
-# interpreter   of the image, and of its Python: overlay_identify_image version
-# file of the new version: overlay_name_version overlay_prefix, overlay_tree    path of its packages
-# for programs, and on this machine: overlay_name_version overlay_steps, overlay_values   number of
-# steps; names and values that extras add to the record method                          how the
-# runtime mounts it, bind or overlay, "" if it is unpacked: overlay_can_mount
+# State of a build, set by the functions of this file:
+#
+#   active, work, image_record      the link, the directory of the build, the record of the image:
+#                                   overlay_begin
+#   compression, processors         of mksquashfs: overlay_begin; packing, more of its options
+#   packer                          its command: overlay_find_packer
+#   image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
+#   version                         file of the new version: overlay_name_version
+#   overlay_prefix, overlay_tree    path of its packages for programs, and on this machine:
+#                                   overlay_name_version
+#   overlay_steps, overlay_values   number of steps; names and values that extras add to the record
+#   method                          how the runtime mounts it, bind or overlay, "" if it is unpacked:
+#                                   overlay_can_mount
 
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
