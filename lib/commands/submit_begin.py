@@ -9,6 +9,7 @@ import click
 from lib.commands import Call, note_lost_names
 from lib.configuration.snapshot import resolved
 from lib.jobs import start
+from lib.jobs.hooks import hooks
 from lib.jobs.launcher import job_launcher
 from lib.jobs.size import slurm_facts
 from lib.script.execute import write_file
@@ -37,6 +38,8 @@ def begin(machine: str, arguments: tuple[str, ...]) -> None:
     restarted = facts.get("Restarts", "0") != "0"
     cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
     run = start.make_run_directory(env.paths, facts, cluster, restarted=restarted)
+    for environment in hooks("environment").values():
+        env = environment(env, run)
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.json", resolved(env.settings))
     begun = start.start_of(env, run, facts, arguments)
