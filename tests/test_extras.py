@@ -156,7 +156,7 @@ def core(tmp_path_factory):
 
 
 # Files of the core that only these extras use: they have not moved yet.
-IN_LIB = {"frozen": "frozen_code", "restarts": "watcher"}
+IN_LIB = {"restarts": "watcher"}
 
 
 def own_words(extra):

@@ -26,10 +26,6 @@ PLAIN = {
         lib/repositories/patches.py: write_commit write_series
         lib/repositories/update.py: _replace_series
     """,
-    "in runs/code or a run's repositories/, which are closed": """
-        extras/frozen/freeze_worker.py: keep _write _restore
-        lib/jobs/record_worker.py: record
-    """,
     "in a closed directory of the run": """
         extras/interactive/ssh.bash: ssh_configure_server ssh_configure_client
     """,

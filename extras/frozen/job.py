@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
+import shutil
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
-from extras.frozen.frozen_code import clone_of, freeze_lines, frozen_repositories, with_frozen_code
+from lib import ROOT
 from lib.jobs.request import Request
-from lib.jobs.start import Start
-from lib.script.command import call
+from lib.jobs.start import Start, repositories_of
+from lib.runtimes.contract import Bind
+from lib.runtimes.environment import Environment
+from lib.script.command import call, export, wrapped
+from lib.script.errors import write_error
+from lib.script.execute import make_directory, read_output
+from lib.script.records import content_of
 
 OPTIONS = (
     click.Option(
@@ -25,32 +35,112 @@ def check(request: Request) -> Request:
     A shell or an editor on a compute node is for working in the clone; a job that builds something
     writes lock files into it.
     """
-    job, env = request.job, request.env
+    job, env, again = request.job, request.env, request.again
     live = request.asked.of(__name__).get("live")
-    edited = job.is_interactive or job.serves == "ssh" or not job.needs_image
-    if request.again and not live:
-        lines = freeze_lines(env, request.again)
-    elif live or edited or not env.settings.configuration.jobs.freeze:
-        lines = [call("code_live", env.paths.root)]
-    else:
-        lines = freeze_lines(env)
-    return request._replace(code=lines)
+    live = live or not (again or env.settings.configuration.jobs.freeze)
+    if live or job.is_interactive or job.serves == "ssh" or not job.needs_image:
+        return request._replace(code=[call("code_live", env.paths.root)])
+    return request._replace(code=_freeze_lines(env, again))
+
+
+def _freeze_lines(env: Environment, again: str) -> list[str]:
+    """Return the lines that freeze the code, or take that of a run, or of the job that submits."""
+    paths, store = env.paths, env.paths.runs / "code"
+    is_copy = paths.root.parts[-2:] == ("code", "longship") and paths.root.parents[2] == paths.runs
+    clone = env.settings.environ["LONGSHIP_CLONE"] if is_copy else paths.root
+    run = again or (paths.root.parents[1] if is_copy else "")
+    words = [word for pair in repositories_of(env).items() for word in pair]
+    worker = (sys.executable or "python3", paths.root / "extras/frozen/freeze_worker.py")
+    return [
+        call("directory_make", store),
+        call("directory_check_own", store),
+        call("code_again", store, run)
+        if run
+        else wrapped("code_freeze", store, *worker, paths.scratch_dir, *words),
+        call("code_start", store, paths.root / "extras/frozen/start/job.bash"),
+        export("LONGSHIP_CLONE", clone),
+    ]
+
+
+def environment(env: Environment, run: Path) -> Environment:
+    """Unpack the code into the run; return the environment that works with it.
+
+    If the job starts again, its code gets its content again, and what it wrote next to it stays.
+    """
+    staged = os.path.normpath(env.settings.environ.get("LONGSHIP_STAGED", ""))
+    if f"{staged}/code/longship" != ROOT:  # not begun by start/job.bash
+        return env
+    atexit.register(shutil.rmtree, staged, ignore_errors=True)
+    archive = Path(env.settings.environ["LONGSHIP_FROZEN"])
+    with suppress(OSError):  # not all file systems have hard links
+        (run / archive.name).unlink(missing_ok=True)
+        os.link(archive, run / archive.name)
+    for each in ("code", "repositories"):
+        make_directory(run / each)
+    umask = os.umask(0o022)
+    tar = ["tar", "--extract", "--touch", "--force-local", f"--file={archive}"]
+    done = read_output([*tar, f"--directory={run}"], 3600)
+    os.umask(umask)
+    if done.code:
+        reason, hint = done.text.partition("\n")[0], "see the reason, then submit the job again"
+        raise write_error(run, f"cannot unpack {archive} to {run}", hint, reason)
+    root = run / "code/longship"
+    settings, paths = env.settings._replace(root=root), env.paths._replace(root=root)
+    return _with_repositories(env._replace(settings=settings, paths=paths), run)
+
+
+def _with_repositories(env: Environment, run: Path) -> Environment:
+    """Let the program inside find the copies of the repositories, and what stays where it is.
+
+    A container mounts a copy over its repository. On the machine itself, LONGSHIP_REPOSITORIES is
+    the directory of the copies, and PYTHONPATH comes before the paths of editable installations.
+    """
+    clone, code = Path(env.settings.environ["LONGSHIP_CLONE"]), run / "code"
+    binds = [Bind(str(clone), str(clone))] if clone.is_dir() else []
+    for copy in sorted(code.iterdir()):
+        top = clone if copy.name == "longship" else env.paths.repositories / copy.name
+        is_mounted = top != clone and env.runtime != "host"
+        binds += [Bind(str(copy), str(top))] if is_mounted else []
+        stays = os.fsdecode(content_of(run / f"repositories/{copy.name}.stays")).split("\0")[:-1]
+        for place, there in ((copy / each, top / each) for each in stays):
+            (place if is_mounted else place.parent).mkdir(0o755, parents=True, exist_ok=True)
+            if is_mounted:
+                binds += [Bind(str(there), str(there))] if there.is_dir() else []
+            elif not os.path.lexists(place):
+                place.symlink_to(there)
+    env = env._replace(more_binds=(*binds,))
+    return _without_container(env, code) if env.runtime == "host" else env
+
+
+def _without_container(env: Environment, code: Path) -> Environment:
+    """Set the variables of an environment without a container."""
+    configuration, repositories = env.settings.configuration, env.paths.repositories
+    variables = dict(configuration.environment.set)
+    # pip writes the paths of editable repositories into .pth files, setuptools those of packages
+    inside = re.compile(re.escape(str(repositories)) + r"/([^'\"\n:]+)")
+    site = Path(env.venv or os.devnull).glob("lib/python*/site-packages/*.p*")
+    for file in (each for each in site if each.name.endswith((".pth", "_finder.py"))):
+        for path in inside.findall(os.fsdecode(content_of(file))):
+            path = path if file.suffix == ".pth" else os.path.dirname(path)
+            before = variables.get("PYTHONPATH")
+            variables["PYTHONPATH"] = f"{before}:{code / path}" if before else str(code / path)
+    variables["LONGSHIP_REPOSITORIES"] = str(code)
+    changed = configuration._replace(environment=configuration.environment._replace(set=variables))
+    return env._replace(settings=env.settings._replace(configuration=changed))
 
 
 def start(start: Start) -> Start:
-    """Let the program inside find the frozen code, and return what the job writes next to it."""
-    environ = start.env.settings.environ
-    clone, frozen = clone_of(environ, start.env.paths), environ.get("LONGSHIP_FROZEN", "")
-    if clone == start.env.paths.root and not frozen:
+    """Record the code, and tell at the end what the job has written next to it."""
+    environ, code = start.env.settings.environ, start.run / "code"
+    if start.env.paths.root != code / "longship":
         return start
-    repositories = frozen_repositories(environ, start.env.paths)
-    for each in repositories.values():
-        with suppress(OSError):
-            os.utime(str(each).rpartition("-")[0])  # a copy that no job uses is removed
+    copies = {each.name for each in code.iterdir()}  # their record is in the archive
+    others = {name: top for name, top in start.repositories.items() if name not in copies}
+    archive = str(start.run / os.path.basename(environ["LONGSHIP_FROZEN"]))
+    clone = environ["LONGSHIP_CLONE"]
     return start._replace(
-        env=with_frozen_code(start.env, start.run),
-        repositories={**start.repositories, **repositories},
-        record={**start.record, "repository": str(clone), "code": frozen},
+        repositories=others,
+        record={**start.record, "repository": clone, "code": archive},
         step=(*start.step, call("code_enter", clone)),
-        at_end=(*start.at_end, "code_return"),
+        at_end=(*start.at_end, "code_end"),
     )

@@ -12,6 +12,7 @@ from lib.jobs import start
 from lib.jobs.launcher import job_launcher
 from lib.jobs.size import slurm_facts
 from lib.script.execute import write_file
+from lib.script.hooks import hooks
 from lib.script.render import render
 
 
@@ -37,6 +38,8 @@ def begin(machine: str, arguments: tuple[str, ...]) -> None:
     restarted = facts.get("Restarts", "0") != "0"
     cluster = invocation.environ.get("SLURM_CLUSTER_NAME", "")
     run = start.make_run_directory(env.paths, facts, cluster, restarted=restarted)
+    for environment in hooks("environment").values():
+        env = environment(env, run)
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.json", resolved(env.settings))
     begun = start.start_of(env, run, facts, arguments)

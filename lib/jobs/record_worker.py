@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 # ruff: noqa: E402
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -29,15 +28,10 @@ from lib.script.execute import make_directory
 
 
 def record(run: str, *words: str) -> None:
-    """Record commit and changes of each repository in a run; what is frozen has its record."""
+    """Record commit and changes of each repository in a run."""
     directory = Path(run, "repositories")
     make_directory(directory)
     for name, top in zip(words[::2], words[1::2]):
-        if os.path.exists(f"{top}.commit"):
-            for kind in ("commit", "patch"):
-                with suppress(FileNotFoundError):
-                    shutil.copy(f"{top}.{kind}", directory / f"{name}.{kind}")
-            continue
         with suppress(OSError, GitError, LongshipError):
             WorkingTree(Path(top)).describe(directory / name)
 

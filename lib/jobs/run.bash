@@ -19,9 +19,11 @@
 #   options             the sbatch options, one per line, quoted for a shell
 #   configuration.json  the complete configuration, to be given to --configuration
 #   slurm.txt           the output of `scontrol show job`
-#   code/               with frozen code and without a container, links to the external repositories
+#   code/               the frozen code: a copy of each repository, longship of this clone
+#   code-ID.tar         the archive that the copies are from
 #   packages.txt        the Python packages of the environment, with versions
-#   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
+#   repositories/       for each repository NAME.commit, and NAME.patch with all local changes; of frozen code also
+#                       NAME.stays: what git ignores, and stays where it is
 #   environment.toml    the environment definition file, on a machine whose srun reads one (Alps)
 #   jupyter/            token and TLS files of JupyterLab; only the user can enter this and the next
 #                       two

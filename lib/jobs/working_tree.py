@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -33,8 +32,7 @@ class WorkingTree(Git):
     are read: others can start programs (filters, monitors, hooks, transports), in submodules too.
 
     The files follow from `commit`, HEAD, and `base`, the version that the repository was last
-    updated to; both are empty, and `reason` says why, where that is not known. `files` has mode and
-    git's ID of each file, of a submodule its commit; `large` what is not code or unreadable.
+    updated to; both are empty, and `reason` says why, where that is not known.
     """
 
     def __init__(self, top: Path, unread: Path | None = None) -> None:
@@ -42,10 +40,7 @@ class WorkingTree(Git):
         super().__init__(top)
         self.commit, self.base, self.reason = "", "", "not a git repository"
         self.work = Path(tempfile.mkdtemp())
-        self.parts: dict[str, WorkingTree] = {}  # submodules by path: see `with_submodules`
-        self.large: list[str] = []
         self._borrow(top / ".git", unread)
-        self.files = self._read()
 
     def _start(self, words: tuple[Any, ...], errors: int | None, **options: Any) -> Any:
         environment = {
@@ -110,8 +105,8 @@ class WorkingTree(Git):
             found[path] = tag, f"{mode} {identity}"
         return found
 
-    def _read(self) -> dict[str, str]:
-        """Put the files into the index, and return it."""
+    def _read(self) -> list[str]:
+        """Put the files into the index, and return those that are left out, each after why."""
         index = self._index() if self.commit else {}
         changed, gone, new = [], set(), []
         self.is_changed = self.base != self.commit
@@ -120,7 +115,7 @@ class WorkingTree(Git):
             path = rest.split(" ", 9 if kind == "u" else 7)[-1]
             self.is_changed = True
             if kind == "?":
-                new.append(rest.rstrip("/"))  # a slash after a repository
+                new += self._new(rest)
             elif rest[1] == "D":
                 gone.add(path)
             elif rest[1] != ".":
@@ -129,8 +124,8 @@ class WorkingTree(Git):
         hidden = [path for path, (tag, _) in index.items() if tag.islower() or tag == "S"]
         gone.update(path for path in hidden if not os.path.lexists(self.directory / path))
         filtered = [path for path in self._filtered([*index, *new]) if path not in gone]
-        small = self._small([*new, *filtered], index)
-        gone.update(path for path in self.large if path in index)
+        small, large, unreadable = self.sort_out([*new, *filtered], index)
+        gone.update(path for path in (*large, *unreadable) if path in index)
         again = [path for path in (*hidden, *filtered) if path not in gone]
         lines = [f"0 {'0' * len(self.commit)}\t{path}" for path in gone]
         lines += [f"{index[path][1]} 0\t{path}" for path in again]
@@ -142,8 +137,18 @@ class WorkingTree(Git):
             options = "-z --add --remove --replace --stdin"
             self.run(f"update-index {options}", given=join_names(paths))
         if lines or paths:
-            self.is_changed, index = True, self._index()
-        return {path: entry for path, (_, entry) in index.items()}
+            self.is_changed = True
+        return [
+            *(f"large {each}" for each in large),
+            *(f"unreadable {each}" for each in unreadable),
+        ]
+
+    def _new(self, path: str) -> list[str]:
+        """Return a new file; a repository ends in a slash, and git adds one that has a commit."""
+        is_file, inner = not path.endswith("/"), Git(self.directory / path)
+        if is_file or inner.succeeds("rev-parse --verify -q HEAD", timeout=_SECONDS):
+            return [path.rstrip("/")]
+        return []
 
     def _is_submodule(self, path: str, entry: str) -> bool:
         return entry.startswith("160000 ") and (self.directory / path / ".git").exists()
@@ -156,57 +161,44 @@ class WorkingTree(Git):
             return self.names("ls-files -z --", ":(exclude,attr:!filter)")
         return []
 
-    def _small(self, paths: Iterable[str], index: Iterable[str]) -> list[str]:
-        """Return the files that are code, and add the others to `large`."""
-        known, small = parents_of(index), []
+    def sort_out(
+        self, paths: Iterable[str], known: Iterable[str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Return the files that are code, those that are too large for it, and unreadable ones.
+
+        A new directory, one that is not among the parents of known files, is large as a whole.
+        """
+        parents = parents_of(known)
         groups: dict[str, list[str]] = {}  # by new directory
         for path in paths:
-            new = (each for each in parents_of([path]) if each not in known)
+            new = (each for each in parents_of([path]) if each not in parents)
             groups.setdefault(next(new, path), []).append(path)
+        small, large, unreadable = [], [], []
         for name, members in groups.items():
             if len(members) > _MOST_FILES or sum(map(self._size, members)) > _MOST_BYTES:
-                self.large.append(name)
+                large.append(name)
                 continue
             for path in members:
                 place = self.directory / path
                 readable = place.is_symlink() or os.access(place, os.R_OK)
-                (small if readable else self.large).append(path)
-        return small
+                (small if readable else unreadable).append(path)
+        return small, large, unreadable
 
     def _size(self, path: str) -> int:
         with suppress(OSError):  # removed just now
             return (self.directory / path).lstat().st_size
         return 0
 
-    def apply(self, base: str, commit: str, patch: Path) -> None:
-        """Replace the files by those of a commit and a patch."""
-        self.commit, self.base, self.is_changed = commit, base, True
-        self.run("read-tree", base)
-        if patch.exists():
-            self.run("apply --cached", patch)
-        self.files = {path: entry for path, (_, entry) in self._index().items()}
-
-    def with_submodules(self) -> Iterator[tuple[str, WorkingTree]]:
-        """Yield this repository and the submodules in it, each after its path and a slash."""
-        for path, entry in self.files.items():
-            if path not in self.parts and self._is_submodule(path, entry):
-                self.parts[path] = WorkingTree(self.directory / path)
-        yield "", self
-        for path, part in self.parts.items():
-            for below, each in part.with_submodules():
-                yield f"{path}/{below}", each
-
-    def describe(self, file: Path, *more: str) -> None:
+    def describe(self, file: Path) -> None:
         """Write FILE.commit, and FILE.patch with all changes since the base.
 
-        FILE.commit has a checksum of the result, and names files that the patch lacks because of a
-        password.
+        FILE.commit names the files that the patch lacks.
         """
+        left_out = self._read()
         patch, left = self._patch() if self.commit and self.is_changed else (b"", [])
         lines = [f"commit {self.commit or f'unknown: {self.reason}'}"]
         lines += [f"base {self.base}"] if self.commit else []
-        lines += [f"files {checksum(self.files)}", *more]
-        lines += [f"large {each}" for each in self.large]
+        lines += left_out
         lines += [f"left out, because it contains a password: {each}" for each in left]
         write_file(Path(f"{file}.commit"), "".join(f"{printable(line)}\n" for line in lines))
         Path(f"{file}.patch").unlink(missing_ok=True)
@@ -223,12 +215,6 @@ class WorkingTree(Git):
             others = [f":(exclude,literal){each}" for each in left]
             patch = self.run(f"diff {_DIFF}", self.base, "--", ".", *others)
         return patch, left
-
-
-def checksum(files: Mapping[str, str]) -> str:
-    """Return the SHA-256 of paths with their descriptions, such as mode and git's ID."""
-    text = "".join(f"{files[path]}\t{path}\0" for path in sorted(files))
-    return hashlib.sha256(os.fsencode(text)).hexdigest()
 
 
 def parents_of(paths: Iterable[str]) -> dict[str, None]:

@@ -5,6 +5,8 @@ In ``extras/NAME/job.py``:
   OPTIONS              click options of `submit.py` and of its verbs that submit; the hooks find
                        their values in ``request.asked.of(__name__)``
   check(request)       at a submission: stop, or return the request with lines of the extra
+  environment(env, run)  at the start of a job, once it has a run directory: return the environment
+                       that it works with
   start(start)         at the start of a job: return it with lines, keys of the record and functions
                        of bash that act at the first rank of a node and at the end
   values(run, record)  what the extra knows of a run now, as keys of its record, and what it cannot

@@ -53,56 +53,28 @@ def ended_run(village, loose):
     return run
 
 
-# What mallory has: a copy of the code whose scripts start his command.
+# What mallory has: an archive of the code whose scripts start his command, named by its checksum.
 EVIL_CODE = """
-mkdir -p evil && cp -r clone evil/longship-abc && cd evil/longship-abc && rm -rf .git
+mkdir -p evil/code && cp -r clone evil/code/longship && cd evil/code/longship && rm -rf .git
 printf '%s\\n' "$1" | cat - lib/shell/job.bash >new && mv new lib/shell/job.bash
-printf 'train.py\\0' >../longship-abc.made
-chmod -R a+rwX ..
+cd ../.. && tar -cf archive code && sum=$(sha256sum <archive) && name=code-${sum:0:12}.tar
+cp archive "$2/$name" || cp archive "$2"/code-*.tar || :
+chmod -R a+rwX ~/evil && mv archive "$name" && echo "$name"
 """
 # By a new file, where he can write to the directory.
 REPLACE = 'printf "%s" "$1" >"$2.new" && mv -f -- "$2.new" "$2" || printf "%s" "$1" >"$2"'
 
 
 @pytest.mark.parametrize("loose", [slow(False), True])
-def test_name_of_frozen_code_leads_nowhere_else(make_village, loose):
+def test_code_of_a_record_is_not_that_of_another(make_village, loose):
     village = make_village()
     run = ended_run(village, loose)
-    commit = run / "repositories/longship.commit"
     mallory = village.mallory.clone()
-    mallory.bash(EVIL_CODE, village.payload)
-    path = os.path.relpath(mallory.home / "evil/longship-abc", run.parent / "code-61001")
-    text = re.sub(r"(?m)^frozen .*$", f"frozen {path}-def", commit.read_text())
-    mallory.bash(REPLACE, text, commit, check=False)
-    done = village.victim.type("submit.py", "rerun", run.name, check=False)
-    is_harmless(village, done)
-
-
-@pytest.mark.parametrize("loose", [slow(False), True])
-def test_recorded_patch_of_another_is_not_applied(make_village, loose):
-    village = make_village()
-    victim, mallory = village.victim, village.mallory
-    run = ended_run(village, loose)
-    mallory.clone((victim.root / "configuration.toml").read_text())
-    change = (
-        'cd clone && cp -- "$3" local && printf "%s\\n" "$1" >>lib/shell/job.bash && '
-        'python3 -c "$2"'
-    )
-    describe = (
-        "from lib.jobs.working_tree import *; WorkingTree(Path.cwd()).describe(Path('../evil'))"
-    )
-    mallory.bash(change, village.payload, describe, victim.root / "local/first.sbatch")
-    own = (run / "repositories/longship.commit").read_text()
-    text = (mallory.home / "evil.commit").read_text()
-    for each in ("commit", "base"):
-        (line,) = re.findall(rf"(?m)^{each} .*$", own)
-        text = re.sub(rf"(?m)^{each} .*$", line, text)
-    patch = (mallory.home / "evil.patch").read_text()
-    mallory.bash(REPLACE, text, run / "repositories/longship.commit", check=False)
-    mallory.bash(REPLACE, patch, run / "repositories/longship.patch", check=False)
-    # as a site does with old files
-    victim.bash('rm -rf "$1"/code-*/longship-* && cd clone && git checkout -q train.py', run.parent)
-    is_harmless(village, victim.type("submit.py", "rerun", run.name, check=False))
+    name = mallory.bash(EVIL_CODE, village.payload, run).stdout.strip()
+    path = os.path.relpath(mallory.home / "evil" / name, run)
+    text = re.sub(r'"code": ".*"', f'"code": "{path}"', (run / "record.json").read_text())
+    mallory.bash(REPLACE, text, run / "record.json", check=False)
+    is_harmless(village, village.victim.type("submit.py", "rerun", run.name, check=False))
 
 
 EVIL_VENV = """

@@ -258,8 +258,8 @@ def test_standard_output_is_the_job_id_alone(jobs):
 
 
 @pytest.mark.needs("strace")
-# one more for freeze_worker.py, and one for each of its calls of git
-@pytest.mark.parametrize(("options", "most"), [(["--live"], 20), ([], 26)], ids=["live", "frozen"])
+# more for freeze_worker.py, for each of its calls of git, and for tar and coreutils
+@pytest.mark.parametrize(("options", "most"), [(["--live"], 20), ([], 34)], ids=["live", "frozen"])
 def test_submission_starts_few_processes(jobs, options, most, tmp_path):
     """On a slow shared file system each costs a second; with quotas of Lustre, a mock."""
     (tmp_path / "lfs").write_text("#!/bin/sh\necho 4711\n")

@@ -126,5 +126,6 @@ def test_other_strange_files_do_not_stop_the_freezing(name, kind, tmp_path, clea
     (repository.folder / name).unlink(missing_ok=True)
     KINDS[kind](repository.folder / name)
     code = working_tree.WorkingTree(repository.folder)
-    assert "data.py" in code.files
+    assert "data.py" in code.names("ls-files -z --cached --others")
     code.describe(tmp_path / "record")
+    assert (tmp_path / "record.commit").read_text().startswith(f"commit {repository.head()}")

@@ -151,4 +151,7 @@ def test_job_that_was_not_submitted_from_the_clone_is_told(path, start, run, tmp
     done = run(["bash", path], env=env, cwd=tmp_path, check=False)
     assert done.returncode == 1
     hint = "hint: in the clone, run: python3 submit.py FILE"
-    assert done.stderr.splitlines() == ["error: not submitted from the clone", hint]
+    assert done.stderr.splitlines() == [
+        "error: not submitted from the clone, or its copy was removed",
+        hint,
+    ]

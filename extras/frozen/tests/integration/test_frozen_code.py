@@ -21,6 +21,10 @@ BODY = """
 srun "$LAUNCHER" python3 probe.py "${JOB_ARGUMENTS[@]}"
 srun "$LAUNCHER" bash -c 'bash "$LONGSHIP_REPOSITORIES/tool/run.sh"'
 srun "$LAUNCHER" bash "$STACK_DIR/own.sh"
+# as a job does that changes its own code: no other job has it
+if [[ -d $RUN_DIR/code ]]; then
+    sed -i s/first/changed/ "$LONGSHIP_ROOT/helper.py" "$RUN_DIR/code/tool/run.sh"; : >notes
+fi
 if [[ ${JOB_ARGUMENTS[0]:-} == wait && ${SLURM_RESTART_COUNT:-0} == 0 ]]; then srun sleep 600; fi
 """
 FIRST = ["probe first new untracked", "tool first", "stack first"]
@@ -53,6 +57,7 @@ def clone(make_job_clone, slurm, tmp_path):
     (clone.root / "data").mkdir()
     (clone.root / "data/set").write_text("untracked\n")
     clone.tool.mkdir(parents=True)
+    (clone.tool / ".gitignore").write_text("/outputs/\n")
     mark(clone, "first")
     for folder in (clone.root, clone.tool):
         git(clone, folder, "init", "--quiet", "--initial-branch=main")
@@ -67,7 +72,8 @@ def mark(clone, text):
     """Write a text into what each part of a job prints."""
     (clone.root / "helper.py").write_text(f"MARK = {text!r}\n")
     (clone.root / "stacks/pytorch/own.sh").write_text(f"echo stack {text}\n")
-    (clone.tool / "run.sh").write_text(f"echo tool {text}\n")
+    run = f'echo tool {text}\necho step >>"${{0%/*}}/outputs/steps"\n'
+    (clone.tool / "run.sh").write_text(run)
 
 
 def change_everything(clone):
@@ -94,10 +100,9 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
     """One, a chain, an array, and those that are to run from the clone; then runs of them again."""
     hold = ("local/probe.sbatch", "--hold")
     single = clone.submit(*hold, "--", "a b")
-    copies = sorted(each.name for each in clone.runs.glob("code/*") if each.is_dir())
-    for name in copies:
-        assert name in single.stderr
-    assert "; later changes do not reach this job\n" in single.stderr
+    (archive,) = clone.runs.glob("code/*.tar")
+    told = f"code: frozen in {archive}; later changes do not reach this job\n"
+    assert told in single.stderr
     job = single.stdout.split()[0]
     chain = clone.submit(*hold, "--chain=2").stdout.split()
     array = clone.job(*hold, "--array=0-1")
@@ -119,12 +124,18 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
     assert printed(clone.run(job).log) == expected
     for number in (*chain, f"{array}_0", f"{array}_1"):
         assert printed(clone.run(number).log) == FIRST
-    # what it wrote with a relative path is in the clone
-    assert (clone.root / "results/lines").read_text() == "one\n" * 5
+    # each has its own copy, and what it wrote next to it with a relative path
+    assert (clone.run(job).folder / "code/longship/results/lines").read_text() == "one\n"
+    assert not (clone.root / "results").exists()
+    kept = f"longship: written next to the code, and kept in {clone.run(job).folder}/code: "
+    (line,) = [each for each in slurm.log(job).splitlines() if each.startswith(kept)]
+    assert "longship/results/lines" in line and line.endswith("(4 in all)")
     slurm.run(["scontrol", "release", host])
     assert slurm.wait(host) == "COMPLETED", slurm.log(host)
     assert printed(clone.run(host).log) == FIRST
-    assert len(list(clone.runs.glob("code/longship-*/"))) == 2  # another configuration.toml
+    # what git ignores in a repository is that of the repository, from the first job on
+    assert (clone.tool / "outputs/steps").read_text() == "step\n" * 6
+    assert len(list(clone.runs.glob("code/*.tar"))) == 2  # another configuration.toml
     assert clone.run(job).record["repository"] == str(clone.root)
     (clone.root / "moved.py").rename(clone.root / "probe.py")
     slurm.run(["scontrol", "release", live.stdout.split()[0], unfrozen])
@@ -133,29 +144,20 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
         assert printed(clone.run(number).log) == LATER
 
     mark(clone, "last")
-    (clone.root / "results").unlink()
-    for folder in clone.runs.glob("code"):  # as if they had been removed since
-        shutil.rmtree(folder)
-    again = [clone.job("rerun", each) for each in (job, live.stdout.split()[0])]
-    again.append(clone.job("rerun", job, "--live"))
+    shutil.rmtree(clone.runs / "code")  # as if it had been pruned; each run has its archive
+    again = [clone.job("rerun", job), clone.job("rerun", job, "--live")]
     for number, lines in zip(
-        again, (expected, LATER, ["probe last later untracked a b", "tool last", "stack last"])
+        again, (expected, ["probe last later untracked a b", "tool last", "stack last"])
     ):
         assert slurm.wait(number) == "COMPLETED", slurm.log(number)
-        assert printed(clone.run(number).log) == lines
-    assert clone.run(again[0]).written("launcher") != clone.run(again[2]).written("launcher")
-
-    base = git(clone, clone.tool, "rev-parse", "old").strip()
-    record = clone.run(job).folder / "repositories/tool.commit"
-    record.write_text(record.read_text().replace(base, "0" * 40))
-    for folder in clone.runs.glob("code"):
-        shutil.rmtree(folder)
-    told = clone.submit("rerun", job, check=False)
+        assert slurm.log(number) and printed(clone.run(number).log) == lines
+    told = clone.submit("rerun", live.stdout.split()[0], check=False)
     assert told.returncode == 1 and not told.stdout
-    assert told.stderr.splitlines()[-2:] == [
-        f"error: cannot freeze the code of tool: commit {'0' * 40} is no longer in {clone.tool}",
-        "hint: to run the files as they are when the job starts, add: --live",
-    ]
+    error, hint = told.stderr.splitlines()[-2:]
+    assert (
+        error.startswith("error: the code of ") and "was not kept: it ran from the clone" in error
+    )
+    assert hint == "hint: to run the current code, add: --live"
 
 
 def test_requeued_job_runs_the_same_code(clone, slurm):
