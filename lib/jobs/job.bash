@@ -14,6 +14,8 @@
 # the submission is the repository.
 start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
+  # of the step in which sbatch was typed, if it was; srun would bind the ranks to its cores
+  unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"
   # shellcheck disable=SC2034  # for the job script
   JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
   RUN_DIR=${LONGSHIP_WATCHED:-} # the run has begun, see run_has_begun

@@ -274,6 +274,7 @@ def test_submission_starts_few_processes(jobs, options, most, tmp_path):
         "-o",
         tmp_path / "trace",
     ]
+    jobs.submit(*options, LOCAL, LATER)  # what it keeps is there from now on
     command = jobs.command("submit.py", *options, LOCAL, LATER)
     processes.run([*strace, *command], env=env, cwd=jobs.root)
     started = re.findall(r"(?:clone3?\(.*SIGCHLD|fork\()", (tmp_path / "trace").read_text())
@@ -364,7 +365,10 @@ def test_job_that_a_step_submits_does_not_inherit_its_options(own):
     )
     (own.root / "local/inner.sbatch").write_text(begin + 'env >"$RUN_DIR/seen"\n')
     step = "srun --cpu-bind=map_cpu:0 --mem=64 --distribution=cyclic"
-    command = 'sh -c \'env >"$0"; exec python3 "$1/submit.py" local/inner.sbatch >"$2"\''
+    plain = "sbatch --parsable local/inner.sbatch"
+    command = (
+        f'sh -c \'env >"$0"; python3 "$1/submit.py" local/inner.sbatch >"$2"; {plain} >"$2-plain"\''
+    )
     (own.root / "local/outer.sbatch").write_text(
         f'{begin}{step} {command} "$RUN_DIR/step" "$LONGSHIP_ROOT" "$RUN_DIR/inner"\n'
     )
@@ -378,6 +382,9 @@ def test_job_that_a_step_submits_does_not_inherit_its_options(own):
     theirs = {"SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_STEP_ID"}
     assert theirs <= names(run.written("step"))
     assert not theirs & names(inner.written("seen"))
+    plain = own.run(run.written("inner-plain").strip())
+    assert own.slurm.wait(plain.job) == "COMPLETED", plain.log
+    assert "SLURM_CPU_BIND" not in names(plain.written("seen"))
 
 
 def test_status_shows_a_line_that_colours_and_redraws_itself(jobs):
