@@ -182,7 +182,7 @@ def test_code_that_a_traceback_quotes_is_not_taken_for_a_message(label):
     ],
 )
 def test_no_word_on_what_the_program_survived(log, told):
-    assert told(log).startswith("no known message in the ")
+    assert told(log).startswith("nothing to explain in the ")
 
 
 def test_errors_of_a_program_that_went_on_are_not_the_first_error():
