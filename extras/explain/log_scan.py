@@ -56,6 +56,7 @@ _ERROR = re.compile(
     rb"Traceback \(most recent|Fatal Python error|[\w./-]{0,40}: (?:fatal )?error: |[Ee]rror: "
     rb"|FATAL\b|fatal: |ERROR\b *:|\[?(?:ERROR|CRITICAL)\]? |[\w.]*(?:Error|Exception)(?:: |$)"
     rb"|Segmentation fault|Bus error|Killed$|Aborted|Floating point exception|terminate called"
+    rb"|\S{0,99}python[0-9.]*: can't open file "
     rb"|(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ -]+)(?:\S+[ :-]+){0,3}?\[?(?:ERROR|CRITICAL)\b"
 )
 # A step that is cancelled can be one that the job script itself ends.
