@@ -41,7 +41,7 @@ _TIME = re.compile(rb"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\b")
 _STEPS, _SECONDS, _UNTIMED_STEPS, _FIRST_STEPS = 10, 120, 100, 3
 # After so many ordinary lines a log is not that of a failure, and a rank has survived its error.
 # After what is only printed as an error none may follow in the log, and few of its rank.
-_ORDINARY, _FEW = 20, 5
+_ORDINARY, _FEW = 10, 5
 # Lines of programs about what they tried, warn of or continue without.
 _HARMLESS = re.compile(
     rb"\b(?:DEBUG|INFO|VERBOSE|TRACE)\b|level=(?:debug|info|warn)|<info>|Warning: |^#|^\+ "
