@@ -107,7 +107,8 @@ def explain(
             click.echo(f"{_INDENT}raised in {error.place}")
     _print_findings(scan, is_told=bool(error))
     if not (error or scan.findings or quiet):
-        click.echo(f"no known message in the last {scan.lines} lines of {name}")
+        what = "no error that tells why" if scan.is_failure else "nothing to explain"
+        click.echo(f"{what} in the last {scan.lines} lines of {name}")
         click.echo("next: python3 submit.py status; on this machine: python3 doctor.py")
     if scan.skipped and not quiet:
         click.echo(f"not searched: the first {scan.skipped} lines of a large log")

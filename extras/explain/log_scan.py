@@ -41,7 +41,7 @@ _TIME = re.compile(rb"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\b")
 _STEPS, _SECONDS, _UNTIMED_STEPS, _FIRST_STEPS = 10, 120, 100, 3
 # After so many ordinary lines a log is not that of a failure, and a rank has survived its error.
 # After what is only printed as an error none may follow in the log, and few of its rank.
-_ORDINARY, _FEW = 20, 5
+_ORDINARY, _FEW = 10, 5
 # Lines of programs about what they tried, warn of or continue without.
 _HARMLESS = re.compile(
     rb"\b(?:DEBUG|INFO|VERBOSE|TRACE)\b|level=(?:debug|info|warn)|<info>|Warning: |^#|^\+ "
@@ -56,6 +56,7 @@ _ERROR = re.compile(
     rb"Traceback \(most recent|Fatal Python error|[\w./-]{0,40}: (?:fatal )?error: |[Ee]rror: "
     rb"|FATAL\b|fatal: |ERROR\b *:|\[?(?:ERROR|CRITICAL)\]? |[\w.]*(?:Error|Exception)(?:: |$)"
     rb"|Segmentation fault|Bus error|Killed$|Aborted|Floating point exception|terminate called"
+    rb"|\S{0,99}python[0-9.]*: can't open file "
     rb"|(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?[ -]+)(?:\S+[ :-]+){0,3}?\[?(?:ERROR|CRITICAL)\b"
 )
 # A step that is cancelled can be one that the job script itself ends.

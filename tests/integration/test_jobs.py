@@ -161,7 +161,7 @@ def test_node_that_cannot_start_the_image_is_named(jobs):
     assert run.record["failed"] == "task 1 on node2: Exited with exit code 1"
     said = run.log.partition("longship: explanation of the failure\n")[2]
     assert "error: image not found: /none.sif" in said
-    assert "problem  image missing: line " in said and "fix: python3 build_container.py" in said
+    assert "problem  message with a hint: line " in said and "    fix: ask the site's " in said
 
 
 def test_two_jobs_on_one_node_do_not_share_a_port(jobs):

@@ -182,7 +182,7 @@ def test_code_that_a_traceback_quotes_is_not_taken_for_a_message(label):
     ],
 )
 def test_no_word_on_what_the_program_survived(log, told):
-    assert told(log).startswith("no known message in the ")
+    assert told(log).startswith("nothing to explain in the ")
 
 
 def test_errors_of_a_program_that_went_on_are_not_the_first_error():
@@ -195,10 +195,16 @@ def test_errors_of_a_program_that_went_on_are_not_the_first_error():
     assert scanned(log).first.failure.error().text == "OddError: odd"
 
 
+def test_line_after_which_a_script_goes_on_is_not_the_cause():
+    log = "job: line 2: nvidia-smi: command not found\n"
+    log += "squeue: error: Unable to contact slurm controller\n"
+    assert topics(f"{log}python: can't open file 'x'\n{ENDED}") == []
+
+
 def test_what_is_missing_is_named(capsys, tmp_path):
     (tmp_path / "log").write_text("ModuleNotFoundError: No module named 'yaml.x'\n")
     (found,) = explained(capsys, tmp_path / "log")["findings"]
-    assert found["text"] == "Python finds no package or directory that provides yaml."
+    assert found["text"] == "Python finds no module of this name: yaml.x"
 
 
 def test_text_fits_80_columns_and_has_no_colours(script, tmp_path):

@@ -19,7 +19,7 @@ NEVER = "not restarted: it would fail again"
 @pytest.mark.parametrize(
     ("end", "action", "line"),
     [
-        (End(137, "out of host memory"), "again", "restart 1 of 3 on the same nodes"),
+        (End(137, "out of memory"), "again", "restart 1 of 3 on the same nodes"),
         (End(1), "again", "restart 1 of 3 on the same nodes"),
         (End(1, "no output", "", 5), "again", "restart 1 of 3 on the same nodes"),
         (End(1, "module missing", "never"), "stop", NEVER),
