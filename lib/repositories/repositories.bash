@@ -5,8 +5,9 @@
 #   refs/longship/patched       the same commit with the patches of the group
 #   refs/longship/default       the server's default branch
 #   refs/longship/tags/         the server's tags, apart from the user's own
-#   refs/longship/saved/        the user's changes before each update, as `git stash` keeps them
-#   refs/longship/given-up/     the state when an update was aborted
+#   refs/longship/saved/        the user's files before each update; its parents: the index, and HEAD
+#   refs/longship/given-up/     what was resolved in an update that was aborted
+#   refs/longship/replaced/     files that an update has replaced and that git stores otherwise
 #   refs/longship/wanted        the configured commit, in a repository that `set_up.py download` wrote
 
 # repositories_check_git: stop without git.
