@@ -233,7 +233,7 @@ class Repository(Git):
         return LongshipError(f"{self.directory} {reason}", hint)
 
     def check_not_busy(self) -> None:
-        """Stop where something is in progress, or where git could not replay what there is."""
+        """Stop where something is in progress that an update would mix up."""
         directory, git = self.directory, f"git -C {quote(str(self.directory))}"
         if not self.commit_of("HEAD"):
             raise self._unusable("has no commit")
@@ -258,18 +258,17 @@ class Repository(Git):
                 f"list them: {git} ls-files -v | grep '^[a-zS]'; "
                 "then: git update-index --no-assume-unchanged FILE",
             )
-        self._check_replayable(git)
 
-    def _check_replayable(self, git: str) -> None:
+    def check_replayable(self) -> None:
         """Stop for what a commit cannot hold."""
-        directory = self.directory
+        directory, git = self.directory, f"git -C {quote(str(self.directory))}"
         if announced := self.names("diff --name-only --diff-filter=A -z"):
             message = f"{directory}: an update cannot keep the mark of git add -N: {announced[0]}"
             hint = f"add its content: {git} add -- {quote(f':/{announced[0]}')}; {_AGAIN}"
             raise LongshipError(message, hint)
         changed = self.names("diff-index -z --raw --ignore-submodules=untracked HEAD")
         for entry, path in zip(changed[::2], changed[1::2]):
-            if "160000" in entry.split()[0:2] or ":160000" in entry:
+            if "160000" in entry[:14]:
                 raise LongshipError(
                     f"{directory}: the submodule {path} has changes, which an update cannot replay",
                     f"commit and push them, or undo them: {git} submodule update --init "

@@ -72,6 +72,7 @@ def update(configured: Configured) -> None:
             note(f"{configured.name}: the last update was interrupted; starting again")
         discard(repository, progress)
     repository.check_not_busy()
+    repository.check_replayable()
     progress = repository.begin()
     _fetch(repository)
     target = find_target(repository)
@@ -212,7 +213,7 @@ def _check_submodules(repository: Repository, base: str, commits: list[str]) -> 
     """Stop where the user's commits move a submodule."""
     changed = repository.names("diff-tree -r -z --raw", base, "HEAD") if commits else []
     for entry, path in zip(changed[::2], changed[1::2]):
-        if entry.split()[0] == ":160000" or entry.split()[1] == "160000":
+        if "160000" in entry[:14]:
             raise LongshipError(
                 f"{repository.directory}: your commits change the submodule {path}, which an "
                 "update cannot replay",
@@ -268,6 +269,7 @@ def save_patches(configured: Configured) -> None:
         message = f"{directory}: an update was interrupted"
         raise LongshipError(message, f"run: {_UPDATE}; {again}")
     repository.check_not_busy()
+    repository.check_replayable()
     base = repository.commit_of("refs/longship/base")
     if not base:
         raise LongshipError(
