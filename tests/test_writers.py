@@ -23,8 +23,9 @@ PLAIN = {
     "in the user's clone, whose permissions are the user's choice": """
         extras/site_check/site_new.py: create
         lib/packages/lock_packages.bash: lockfile_update
-        lib/repositories/patches.py: write_commit write_series
+        lib/repositories/patches.py: write_commit
         lib/repositories/update.py: _replace_series
+        lib/repositories/move.py: _exchange _lock_index _make_parents _put
     """,
     "in a closed directory of the run": """
         extras/interactive/ssh.bash: ssh_configure_server ssh_configure_client
@@ -51,12 +52,9 @@ PLAIN = {
         extras/overlay_speed/inside/module_index.py: write
     """,
     "in project_dir, which is closed": """
-        lib/repositories/changes.py: take_snapshot save_unfiltered restore_unfiltered
-        lib/repositories/changes.py: save_changes save_unfiltered_changes _write_patches
-        lib/repositories/clone.py: clone _make_bundle
-        lib/repositories/replay.py: undo_update
-        lib/repositories/repository.py: save begin_work
-        lib/repositories/update.py: _start_update
+        lib/repositories/clone.py: _clone_to _make_bundle
+        lib/repositories/replay.py: prepare
+        lib/repositories/repository.py: copy_index save _replace
     """,
     "a result of the user's, with the user's umask": """
         extras/reports/inside/sync_wandb.bash:

@@ -74,11 +74,6 @@ class Paths(NamedTuple):
         return self.project_dir / "repos"
 
     @property
-    def saved_changes(self) -> Path:
-        """Patches with the user's changes in the repositories before each update."""
-        return self.project_dir / "saved_changes"
-
-    @property
     def offline(self) -> Path:
         """Everything for an air-gapped machine: containers, pip, repos, assets."""
         return self.shared_dir / "offline"

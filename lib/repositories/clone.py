@@ -9,24 +9,44 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import signal
+import sys
 from pathlib import Path
 from shlex import quote
 
 from lib.repositories.git import READ_ABOVE, Git, GitError, show
-from lib.repositories.repository import BRING_BUNDLES, Configured, Repository, bundle_of
+from lib.repositories.repository import (
+    BRING_BUNDLES,
+    Configured,
+    Progress,
+    Repository,
+    bundle_of,
+)
 from lib.script.errors import LongshipError, write_error
 
 HEADS = "+refs/heads/*:refs/remotes/origin/*"
 
 
-def clone(configured: Configured, partial: Path) -> Repository:
-    """Clone a repository into a directory; what is there of an earlier call is removed.
+def clone(configured: Configured) -> Repository:
+    """Clone a repository to its place, complete or not at all, at the configured commit.
 
     Without old files' contents, where the server can do that: git fetches them when needed.
     """
+    partial = configured.directory.with_name(f"{configured.name}.partial")
+    # when the script ends this process, what is not complete is removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        _clone_to(configured, partial)
+        partial.rename(configured.directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return Repository(configured)
+
+
+def _clone_to(configured: Configured, partial: Path) -> None:
     repository, source = Repository(configured, partial), configured.source()
-    if partial.exists():
-        shutil.rmtree(partial)
     blobless = "" if configured.bundles else "--filter=blob:none"
     clone_from(configured.name, source, partial, f"--origin origin --no-checkout {blobless}")
     repository.run("remote set-url origin", configured.url)
@@ -41,15 +61,13 @@ def clone(configured: Configured, partial: Path) -> Repository:
     except GitError as error:
         message = f"cannot create {configured.directory}"
         raise write_error(configured.repositories, message, READ_ABOVE) from error
-    if (partial / ".gitmodules").exists():
-        fetch_submodules(repository)
+    fetch_submodules(repository)
     add_upstream(repository)
     # what an installation from it leaves there is no change of the user's
     (partial / ".git/info").mkdir(exist_ok=True)
     with open(partial / ".git/info/exclude", "a", encoding="utf-8") as file:
         file.write("*.egg-info/\n/build/\n__pycache__/\n")
     repository.run("update-ref refs/longship/base", target)
-    return repository
 
 
 def clone_from(name: str, source: str | Path, directory: Path, options: str) -> None:
@@ -113,29 +131,36 @@ def find_commit(repository: Repository, *names: str) -> str:
     )
 
 
-def fetch_submodules(repository: Repository, *paths: str) -> None:
-    """Fetch submodules that are not there yet, with theirs; all if no path is given."""
-    directory, name, bundles = repository.directory, repository.name, repository.configured.bundles
-    if not bundles:
-        update = "submodule --quiet update --init --recursive --"
-        fetched, output = repository.attempt(update, *paths)
-        if not fetched:
-            show(output)
-            raise write_error(directory, f"{name}: cannot fetch its submodules", READ_ABOVE)
+def fetch_submodules(repository: Repository) -> None:
+    """Check all submodules out at the commits that their repositories name, with theirs."""
+    name, bundles = repository.name, repository.configured.bundles
+    if not (repository.directory / ".gitmodules").exists():
         return
-    repository.run("submodule --quiet init --", *paths)
-    listed = r"config -z --file .gitmodules --get-regexp ^submodule\..*\.path$"
-    for entry in repository.names(listed):
-        key, _, path = entry.partition("\n")
-        submodule = repository.submodule(path)
+    command = "submodule --quiet update --init --checkout"
+    if not bundles:
+        repository.run("submodule --quiet sync --recursive")
+        _update_submodules(repository, f"{command} --recursive")
+        return
+    for wanted, path, submodule in repository.submodules():
+        repository.run("submodule --quiet init --", path)
+        bundle = bundle_of(bundles, submodule.name)
         if not submodule.is_cloned():
-            bundle = bundle_of(bundles, submodule.name)
-            repository.run("config", f"{key[: -len('path')]}url", bundle)
-            update = "-c protocol.file.allow=always submodule --quiet update --"
-            repository.fetch(name, str(bundle), update, path)
-            repository.run("submodule --quiet sync --", path)
-            if (submodule.directory / ".gitmodules").exists():
-                fetch_submodules(submodule)
+            listed = r"config -z --file .gitmodules --get-regexp ^submodule\..*\.path$"
+            keys = dict(each.split("\n")[::-1] for each in repository.names(listed))
+            repository.run("config", f"{keys[path][: -len('path')]}url", bundle)
+        elif not submodule.commit_of(wanted):
+            submodule.fetch(name, str(bundle), "fetch --quiet", bundle, HEADS, "HEAD")
+        _update_submodules(repository, f"-c protocol.file.allow=always {command} --", path)
+        repository.run("submodule --quiet sync --", path)
+        fetch_submodules(submodule)
+
+
+def _update_submodules(repository: Repository, *command: str) -> None:
+    fetched, output = repository.attempt(*command)
+    if not fetched:
+        show(output)
+        message = f"{repository.name}: cannot fetch its submodules"
+        raise write_error(repository.directory, message, READ_ABOVE)
 
 
 # ----- bundles
@@ -172,8 +197,7 @@ def _clone_once(name: str, source: str | Path, directory: Path, option: str) -> 
 
 def _begin(repository: Repository) -> None:
     """Remove the locks that a killed git has left since the last time: nobody else works here."""
-    repository.remove_own_locks()
-    repository.begin_work()
+    repository.remove_locks(Progress([]))
 
 
 def _make_bundle(repository: Repository, file: Path, refs: str) -> None:
@@ -210,7 +234,7 @@ def _download_submodules(mirror: Repository, bundles: Path, target: str) -> None
             raise LongshipError(f"{work.name}: cannot fetch its submodules", READ_ABOVE)
     listed = 'printf "%s\\0" "$displaypath"'
     for path in work.names("submodule --quiet foreach --recursive", listed):
-        submodule = work.submodule(path)
+        submodule = Repository(configured, work.directory / path, f"{work.name}/{path}")
         submodule.run("update-ref refs/longship/wanted HEAD")
         refs = "HEAD refs/longship/wanted --branches --remotes --tags"
         _make_bundle(submodule, bundles / f"{submodule.name}.bundle", refs)

@@ -19,7 +19,8 @@ _SETTINGS = (
     "-c submodule.recurse=false -c fetch.recurseSubmodules=false -c apply.whitespace=nowarn "
     "-c diff.noprefix=false -c diff.mnemonicPrefix=false -c diff.orderFile=/dev/null "
     "-c merge.renames=true -c rerere.enabled=false -c core.quotePath=false -c core.safecrlf=false "
-    "-c status.showUntrackedFiles=normal -c log.showSignature=false -c safe.bareRepository=all"
+    "-c status.showUntrackedFiles=normal -c log.showSignature=false -c safe.bareRepository=all "
+    "-c core.fsmonitor=false -c worktree.useRelativePaths=false"
 )
 READ_ABOVE = "read git's output above, then run the command again"
 OWN_COMMITTER = {"GIT_COMMITTER_NAME": "Longship", "GIT_COMMITTER_EMAIL": "longship@localhost"}
@@ -119,6 +120,7 @@ def prepare_environment() -> None:
         os.environ["LC_CTYPE"] = os.environ["LC_ALL"]
     os.environ.pop("LC_ALL", None)
     os.environ.update(LC_MESSAGES="C", GIT_TERMINAL_PROMPT="0", GIT_EDITOR="true")
+    os.environ["GIT_OPTIONAL_LOCKS"] = "0"  # an index is not refreshed behind the user's git
     os.environ["GIT_MERGE_AUTOEDIT"] = "no"
     # a worker is in the background of the terminal: it would be stopped when an ssh asked there
     with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:

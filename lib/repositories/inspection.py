@@ -7,7 +7,7 @@ from shlex import quote
 from lib.repositories.git import GitError
 from lib.repositories.patches import is_as_configured, patches_in
 from lib.repositories.repository import Configured, Repository
-from lib.repositories.update import check_no_conflict
+from lib.repositories.update import check_not_waiting
 from lib.script.errors import LongshipError, print_messages
 
 _PATIENCE = 30  # seconds, for a working tree on a slow file system
@@ -22,8 +22,9 @@ def check(configured: Configured) -> None:
     if not configured.exists():
         raise LongshipError(f"{name} not found: {directory}", "python3 set_up.py install")
     repository.check_cloned()
-    check_no_conflict(repository)
-    if repository.state.has("target"):
+    progress = repository.progress()
+    check_not_waiting(repository, progress)
+    if progress and progress.target:
         message = f"{directory}: an update was interrupted"
         raise LongshipError(message, "run: python3 set_up.py update")
     repository.check_not_busy()

@@ -36,7 +36,7 @@ def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) 
     if not configured:
         return []
     worker = [sys.executable or "python3", "-X", "utf8", paths.root / "lib/repositories/worker.py"]
-    options = [f"--repositories={paths.repositories}", f"--saved={paths.saved_changes}"]
+    options = [f"--repositories={paths.repositories}"]
     options += [*([f"--bundles={bundles}"] if bundles else []), *settings.typed_stack]
     lines = [call(*worker), *map(call, options)]
     for each in configured:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from lib.repositories.git import OWN_AUTHOR, OWN_COMMITTER, Git, join_names, split_names
+from lib.repositories.git import OWN_AUTHOR, OWN_COMMITTER, Git
 from lib.script.errors import LongshipError, check_owner
 
 _BUSY = {"rebase-merge": "rebase", "rebase-apply": "rebase", "MERGE_HEAD": "merge"}
 _BUSY |= {"CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "BISECT_LOG": "bisect"}
 _BUSY |= {"sequencer": "cherry-pick or revert"}  # of several commits, some of them to come
+_AGAIN = "then run the command again"
 
 BRING_BUNDLES = (
     "on a machine with network access, run: python3 set_up.py download; then copy the bundles here"
@@ -27,7 +29,6 @@ class Configured:
     """One of the configured repositories, and where it and what belongs to it are."""
 
     repositories: Path  # the directory of all of them
-    saved: Path  # the user's changes before each update
     bundles: Path | None  # what was carried here; None to use the servers
     name: str
     url: str
@@ -57,46 +58,22 @@ def bundle_of(bundles: Path, name: str) -> Path:
     return bundle
 
 
-class State:
-    """What an update has to remember: a file each, which is complete or not there."""
+@dataclass
+class Progress:
+    """An update under way: one file, which is replaced as a whole."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def path(self, name: str) -> Path:
-        """Return the path of a file."""
-        return self.directory / name
-
-    def has(self, name: str) -> bool:
-        """Tell whether something was saved, be it nothing."""
-        return self.path(name).exists()
-
-    def save(self, name: str, value: str | bytes) -> None:
-        """Save a value for the rest of the update."""
-        partial = self.path(f"{name}.partial")
-        partial.write_bytes(os.fsencode(value))
-        partial.replace(self.path(name))
-
-    def load(self, name: str) -> str:
-        """Return a value, empty where none was saved."""
-        return os.fsdecode(self.path(name).read_bytes()) if self.has(name) else ""
-
-    def load_names(self, name: str) -> list[str]:
-        """Return names of files, as git prints them with ``-z``."""
-        return split_names(os.fsencode(self.load(name)))
-
-    def remove(self, name: str) -> None:
-        """Remove a value."""
-        self.path(name).unlink(missing_ok=True)
-
-    def forget(self) -> None:
-        """Remove all values at once: one that is left of an old update would mislead the next."""
-        removed = self.directory.with_name(f"{self.directory.name}.removed")
-        if removed.exists():
-            shutil.rmtree(removed)
-        if self.directory.exists():
-            self.directory.rename(removed)
-            shutil.rmtree(removed)
+    locks: list[str]  # git's lock files before the update: not its own
+    target: str = ""  # the commit to go to; "" while it is fetched
+    saved: str = ""  # the ref of the user's changes
+    branch: str = ""
+    tree: str = ""  # the snapshot that is replayed
+    # what is still to be replayed: a kind of replay.KINDS, and a commit or the file of a patch
+    todo: list[list[str]] = field(default_factory=list)
+    done: dict[str, str] = field(default_factory=dict)  # for each kind the commit that has it all
+    head: str = ""  # what has been replayed
+    conflicts: list[str] | None = None  # of the last stop; None if the user was never asked
+    stopped: bool = False  # it waits for the user
+    moving: str = ""  # "files": they are replaced; "submodules": only these are left
 
 
 class Repository(Git):
@@ -124,15 +101,12 @@ class Repository(Git):
             self._own = Path(found)
         return self._own
 
-    @property
-    def state(self) -> State:
-        """Return what an update has saved."""
-        return State(self.own / "longship-update")
-
-    @property
-    def index(self) -> Path:
-        """Return the index in which the user's changes are put together."""
-        return self.own / "longship-index"
+    def copy_index(self) -> dict[str, Path]:
+        """Return the variable by which git works on a copy of the index."""
+        copy = self.own / "longship-index"
+        copy.with_name("longship-index.lock").unlink(missing_ok=True)  # of a killed git
+        shutil.copy2(self.own / "index", copy)
+        return {"GIT_INDEX_FILE": copy}
 
     def is_cloned(self) -> bool:
         """Tell whether there is a repository."""
@@ -146,12 +120,6 @@ class Repository(Git):
         """Return the tree of a commit."""
         return self.text("rev-parse --verify --quiet", f"{commit}^{{tree}}")
 
-    def has_work(self, fetched: str) -> bool:
-        """Tell whether it has, or may have, changes, or commits besides those that were fetched."""
-        commits = ("rev-list HEAD --branches --not --remotes --tags", fetched)
-        asked = (("status --porcelain",), commits)
-        return any(self.attempt(*each) != (True, "") for each in asked)  # git can fail
-
     def branch(self) -> str:
         """Return the branch as a full name, empty where HEAD is detached."""
         return self.ask("symbolic-ref --quiet HEAD")
@@ -160,36 +128,99 @@ class Repository(Git):
         """Return a commit as a person says it."""
         return self.ask("describe --always --tags", commit) or commit[:10]
 
-    def own_commit(self, tree: str, message: str, *parents: str) -> str:
+    def own_commit(self, tree: str, message: str, parent: str) -> str:
         """Make a commit that only this program looks at."""
-        words = [word for parent in parents for word in ("-p", parent)]
-        own = {**OWN_COMMITTER, **OWN_AUTHOR}
-        return self.text("commit-tree", tree, "-m", message, *words, **own)
+        words = ("commit-tree", tree, "-m", message, "-p", parent)
+        return self.text(*words, **OWN_COMMITTER, **OWN_AUTHOR)
 
     def settings(self) -> list[str]:
         """Return URL, ref and patches' checksum that it was last updated to, "" if unknown."""
-        return [*State(self.own).load("longship-settings").split("\n"), "", ""][:3]
+        file = self.own / "longship-settings"
+        return [
+            *(file.read_text(encoding="utf-8").split("\n") if file.exists() else ()),
+            "",
+            "",
+            "",
+        ][:3]
 
     def save_settings(self, settings: list[str]) -> None:
         """Save what it was updated to."""
-        State(self.own).save("longship-settings", "".join(f"{each}\n" for each in settings))
+        _replace(self.own / "longship-settings", "".join(f"{each}\n" for each in settings))
 
-    def submodules(self) -> Iterator[tuple[str, Repository]]:
-        """Give commit and repository of each submodule in the index."""
+    def submodules(self) -> Iterator[tuple[str, str, Repository]]:
+        """Give commit, path and repository of each submodule in the index."""
         for entry in self.names("ls-files --stage -z"):
             words, _, path = entry.partition("\t")
             if words.startswith("160000 "):
-                yield words.split()[1], self.submodule(path)
+                submodule = Repository(
+                    self.configured, self.directory / path, f"{self.name}/{path}"
+                )
+                yield words.split()[1], path, submodule
 
-    def submodule(self, path: str) -> Repository:
-        """Return the repository of a submodule."""
-        return Repository(self.configured, self.directory / path, f"{self.name}/{path}")
+    # ----- an update under way
 
-    def submodules_in_update(self) -> Iterator[Repository]:
-        """Give each submodule with an update under way."""
-        for _, each in self.submodules():
-            if each.is_cloned() and each.state.directory.exists():
-                yield each
+    @property
+    def state(self) -> Path:
+        """Return the directory that exists while an update is under way."""
+        return self.own / "longship-update"
+
+    def worktree(self) -> Repository:
+        """Return the second working tree, in which the changes are replayed."""
+        directory = Path(f"{os.path.realpath(self.directory)}.update")
+        return Repository(self.configured, directory, self.name)
+
+    def progress(self) -> Progress | None:
+        """Return the update under way, if there is one."""
+        file = self.state / "progress.json"
+        if (self.state / "step").exists():
+            raise LongshipError(
+                f"{self.directory}: an update by an earlier Longship is under way",
+                f"complete it with that version; or keep the files as they are now, with what was "
+                f"saved in refs/longship/saved: rm -r {quote(str(self.state))}",
+            )
+        if file.exists():
+            return Progress(**json.loads(file.read_text(encoding="utf-8")))
+        return Progress([]) if self.state.exists() else None
+
+    def begin(self) -> Progress:
+        """Begin an update."""
+        progress = Progress(self._locks())
+        self.save(progress)
+        return progress
+
+    def save(self, progress: Progress) -> None:
+        """Save how far an update is."""
+        self.state.mkdir(exist_ok=True)
+        _replace(self.state / "progress.json", json.dumps(asdict(progress)))
+
+    def forget(self) -> None:
+        """End an update: its working tree and its state go, nothing else."""
+        work = self.worktree().directory
+        shutil.rmtree(work, ignore_errors=True)
+        for file in self.own.glob("worktrees/*/gitdir"):
+            if file.read_text(encoding="utf-8") == f"{work}/.git\n":
+                shutil.rmtree(file.parent)
+        if self.state.exists():
+            removed = self.state.with_name("longship-update.removed")
+            shutil.rmtree(removed, ignore_errors=True)
+            self.state.rename(removed)  # at once: half of a state would mislead
+            shutil.rmtree(removed)
+
+    def _locks(self) -> list[str]:
+        """Return git's locks; a submodule has its own."""
+        found = []
+        for directory, directories, files in os.walk(self.own):
+            directories[:] = [each for each in directories if each != "objects"]
+            found += [os.path.join(directory, name) for name in files if name.endswith(".lock")]
+        return found
+
+    def remove_locks(self, progress: Progress) -> None:
+        """Remove what a git was killed with that this program had started."""
+        for lock in set(self._locks()) - set(progress.locks):
+            if not _is_open(lock):
+                os.unlink(lock)
+
+    # ----- what no update begins with
 
     def check_cloned(self) -> None:
         """Stop where something else is in its place."""
@@ -203,21 +234,20 @@ class Repository(Git):
 
     def check_not_busy(self) -> None:
         """Stop where something is in progress that an update would mix up."""
-        directory, again = self.directory, "then run the command again"
-        typed = quote(str(directory))
+        directory, git = self.directory, f"git -C {quote(str(self.directory))}"
         if not self.commit_of("HEAD"):
             raise self._unusable("has no commit")
         for mark, kind in _BUSY.items():
             if (self.own / mark).exists():
-                hint = f"finish or abort it, see: git -C {typed} status; {again}"
+                hint = f"finish or abort it, see: {git} status; {_AGAIN}"
                 raise LongshipError(f"{directory}: a {kind} is in progress", hint)
         if self.text("ls-files --unmerged"):
-            hint = f"resolve them, see: git -C {typed} status; {again}"
+            hint = f"resolve them, see: {git} status; {_AGAIN}"
             raise LongshipError(f"{directory}: unresolved conflicts", hint)
         for name in ("index", "HEAD", self.branch() or "HEAD"):
             lock = self.own / f"{name}.lock"
             if lock.exists():
-                hint = f"if none is running: rm {quote(str(lock))}; {again}"
+                hint = f"if none is running: rm {quote(str(lock))}; {_AGAIN}"
                 message = f"{directory}: another git process is running, or was killed"
                 raise LongshipError(message, hint)
         tags = {line[:1] for line in self.run("ls-files -v").split(b"\n")}
@@ -225,33 +255,32 @@ class Repository(Git):
             raise LongshipError(
                 f"{directory}: git ignores changes of some files "
                 "(assume-unchanged, skip-worktree, sparse checkout)",
-                f"list them: git -C {typed} ls-files -v | grep '^[a-zS]'; "
+                f"list them: {git} ls-files -v | grep '^[a-zS]'; "
                 "then: git update-index --no-assume-unchanged FILE",
             )
 
-    def begin_work(self) -> None:
-        """Begin with an empty state, and list git's locks: those that come are this program's."""
-        self.state.forget()
-        self.state.directory.mkdir()
-        self.state.save("locks", join_names(self._locks()))
+    def check_replayable(self) -> None:
+        """Stop for what a commit cannot hold."""
+        directory, git = self.directory, f"git -C {quote(str(self.directory))}"
+        if announced := self.names("diff --name-only --diff-filter=A -z"):
+            message = f"{directory}: an update cannot keep the mark of git add -N: {announced[0]}"
+            hint = f"add its content: {git} add -- {quote(f':/{announced[0]}')}; {_AGAIN}"
+            raise LongshipError(message, hint)
+        changed = self.names("diff-index -z --raw --ignore-submodules=untracked HEAD")
+        for entry, path in zip(changed[::2], changed[1::2]):
+            if "160000" in entry[:14]:
+                raise LongshipError(
+                    f"{directory}: the submodule {path} has changes, which an update cannot replay",
+                    f"commit and push them, or undo them: {git} submodule update --init "
+                    f"-- {quote(path)}; {_AGAIN}",
+                )
 
-    def _locks(self) -> list[str]:
-        """Return git's locks; a submodule has its own."""
-        found, skipped = [], {"modules", "objects", "longship-update"}
-        for directory, directories, files in os.walk(self.own):
-            if directory == str(self.own):
-                directories[:] = [name for name in directories if name not in skipped]
-            found += [os.path.join(directory, name) for name in files if name.endswith(".lock")]
-        return found
 
-    def remove_own_locks(self) -> None:
-        """Remove what a git was killed with that this program had started."""
-        for lock in self.own.glob("longship-*.lock"):  # nobody else's
-            lock.unlink(missing_ok=True)
-        if self.state.has("locks"):
-            for lock in set(self._locks()) - set(self.state.load_names("locks")):
-                if not _is_open(lock):
-                    os.unlink(lock)
+def _replace(file: Path, text: str) -> None:
+    """Write a file, complete or as it was."""
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(file)
 
 
 def _is_open(file: str) -> bool:

@@ -1,41 +1,30 @@
-"""Updates of an external repository: fetch, save changes, move, replay; and the way back.
-
-A submodule is a repository of its own, which follows the commit that its repository names, with
-the user's changes in it replayed in the same way. `git submodule update --rebase` refuses one with
-changes that are not committed.
-"""
+"""Install and update an external repository, take an update back, save patches."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-import signal
-import sys
-from pathlib import Path
 
-from lib.repositories.changes import (
-    clear_untracked,
-    commit_uncommitted,
-    has_changes,
-    save_changes,
-    save_current_state,
-    save_unfiltered_changes,
-    take_snapshot,
-    writing,
-)
 from lib.repositories.clone import HEADS, add_upstream, clone, fetch_submodules, find_target
-from lib.repositories.git import note, show
+from lib.repositories.git import GitError, note, show
+from lib.repositories.move import is_as_in, move, raise_changed
 from lib.repositories.patches import (
-    has_merge,
+    Header,
+    commit_tree,
     is_as_configured,
     patches_in,
     series_checksum,
+    squash,
     wanted_settings,
-    write_series,
+    write_commit,
 )
-from lib.repositories.replay import GO_ON, replay, undo_update
-from lib.repositories.repository import Configured, Repository
-from lib.script.errors import LongshipError
+from lib.repositories.replay import GO_ON, discard, prepare, replay
+from lib.repositories.repository import Configured, Progress, Repository
+from lib.repositories.snapshot import keep, take_snapshot
+from lib.script.errors import LongshipError, write_error
+
+_UPDATE = "python3 set_up.py update"
 
 
 def install(configured: Configured) -> None:
@@ -46,155 +35,114 @@ def install(configured: Configured) -> None:
     elif not repository.is_cloned():
         note(f"{configured.directory} is not a git repository; left unchanged")
     else:
-        check_no_conflict(repository)
-        if repository.state.has("step"):
+        progress = repository.progress()
+        check_not_waiting(repository, progress)
+        base = repository.commit_of("refs/longship/base")
+        if (progress and progress.target) or (base and not any(repository.settings())):
             update(configured)  # it was killed while patches were applied
         elif not is_as_configured(repository):
             text = f"{configured.name} is not at the configured version"
-            note(f"{text}; to update it, run: python3 set_up.py update")
+            note(f"{text}; to update it, run: {_UPDATE}")
 
 
 def _install_new(configured: Configured) -> None:
     """Clone a repository, complete or not there, and apply the patches of the group."""
-    partial = configured.directory.with_name(f"{configured.name}.partial")
-    # when the script ends this process, what is not complete is removed
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        repository = clone(configured, partial)
-        repository.begin_work()
-        target = repository.commit_of("refs/longship/base")
-        _start_update(repository, target, configured.patches)
-        repository.state.save("step", "series")
-        partial.rename(configured.directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    repository = Repository(configured)
-    replay(repository)
-    _finish_update(repository)
+    repository = clone(configured)
+    target = repository.commit_of("refs/longship/base")
+    if patches_in(configured.patches):
+        _replay_on(repository, repository.begin(), target)
+    else:
+        _save_version(repository, target, target)
     show(f"{configured.name}: {repository.shown('HEAD')}")
 
 
 def update(configured: Configured) -> None:
     """Update a repository to what is configured."""
-    name, repository = configured.name, Repository(configured)
+    repository = Repository(configured)
     if not configured.exists():
         _install_new(configured)
         return
     repository.check_cloned()
-    state = repository.state
-    check_no_conflict(repository)
-    step = state.load("step")
-    if step == "finished":
-        _finish_update(repository)  # it stopped at a submodule
-    else:
-        if step:
-            note(f"{name}: the last update was interrupted; restarting from the state before it")
-        _restore_all(repository)
+    progress = repository.progress()
+    check_not_waiting(repository, progress)
+    if progress and progress.moving:
+        _finish(repository, progress)
+    elif progress:
+        if progress.target:
+            note(f"{configured.name}: the last update was interrupted; starting again")
+        discard(repository, progress)
     repository.check_not_busy()
-    repository.begin_work()
-    _follow_url(repository)
+    repository.check_replayable()
+    progress = repository.begin()
     _fetch(repository)
     target = find_target(repository)
     if _is_up_to_date(repository, target):
-        show(f"{name} is up to date: {repository.shown(target)}")
-        state.forget()
-        return
-    _move(repository, target, configured.patches)
-    _finish_update(repository)
+        show(f"{configured.name} is up to date: {repository.shown(target)}")
+        repository.forget()
+    else:
+        before = repository.shown("HEAD")
+        _replay_on(repository, progress, target)
+        show(f"{configured.name}: {before} -> {repository.shown(target)}")
 
 
-def check_no_conflict(repository: Repository) -> None:
+def check_not_waiting(repository: Repository, progress: Progress | None) -> None:
     """Stop where an update waits for the user."""
-    if repository.state.has("stopped"):
+    if progress and progress.conflicts is not None and not progress.moving:
         raise LongshipError(
-            f"{repository.directory}: an update is waiting for you to resolve conflicts",
+            f"{repository.worktree().directory}: an update is waiting for you to resolve conflicts",
             f"resolve them (see git status) and git add the files, then {GO_ON}",
         )
-    for submodule in repository.submodules_in_update():
-        check_no_conflict(submodule)
 
 
 def is_in_update(configured: Configured) -> bool:
     """Tell whether an update of a repository is under way."""
     repository = Repository(configured)
-    return repository.is_cloned() and repository.state.directory.exists()
+    return repository.is_cloned() and repository.state.exists()
 
 
 def resume(configured: Configured) -> None:
     """Go on with an update after a conflict."""
     repository = Repository(configured)
-    finished = repository.state.load("step") == "finished"
-    if not finished and not repository.state.has("stopped"):
+    progress = repository.progress()
+    if not progress or (progress.conflicts is None and not progress.moving):
         update(configured)  # it was killed: nothing to go on with
         return
-    if not finished:
-        replay(repository)
-        _report_update(repository)
-    _finish_update(repository)
+    if not progress.moving:
+        if not is_as_in(repository, progress):
+            raise_changed(repository)
+        replay(repository, progress)
+    target = progress.target
+    _finish(repository, progress)
+    show(f"{configured.name}: updated to {repository.shown(target)}")
 
 
 def abort(configured: Configured) -> None:
-    """Bring a repository back to what was before an update."""
+    """Give an update up; the repository itself was not touched yet."""
     repository = Repository(configured)
-    _restore_all(repository)
-    repository.state.forget()
-    show(f"{configured.name} is restored to its state before the update")
-
-
-def _restore_all(repository: Repository) -> None:
-    """Restore a repository with its submodules; those that the update brought go."""
-    state = repository.state
-    repository.remove_own_locks()
-    for submodule in repository.submodules_in_update():
-        _restore_all(submodule)
-        submodule.state.forget()
-    if state.has("step"):
-        for path in state.load_names("new_submodules"):
-            # it was not there before; if the user has worked in it meanwhile, it stays
-            submodule = repository.submodule(path)
-            fetched = repository.ask("rev-parse --verify", f"{state.load('replayed')}:{path}")
-            if submodule.is_cloned() and not submodule.has_work(fetched):
-                shutil.rmtree(submodule.directory)
-        _restore(repository)
-
-
-def _restore(repository: Repository) -> None:
-    repository.remove_own_locks()
-    save_current_state(repository)
-    undo_update(repository)
+    progress = repository.progress()
+    if progress and progress.moving:
+        raise LongshipError(
+            f"{configured.directory}: the files of the new version are in place already",
+            f"run: {_UPDATE} --continue; to go back, set the former ref, then run: {_UPDATE}",
+        )
+    if progress:
+        discard(repository, progress)
+    show(f"{configured.name} is as before the update")
 
 
 # ----- from the servers
 
 
-def _follow_url(repository: Repository) -> None:
-    """Make a changed URL the remote origin; the old remote is kept under another name."""
-    name, url = repository.name, repository.configured.url
-    current = repository.ask("config --get remote.origin.url")
-    add_upstream(repository)
-    if current == url:
-        return
-    if not repository.configured.bundles:
-        repository.fetch(name, url, "ls-remote --heads --", url)
-    if current:
-        former, number = "former-origin", 1
-        while repository.succeeds("config --get", f"remote.{former}.url"):
-            number += 1
-            former = f"former-origin-{number}"
-        repository.fetch(name, current, "remote rename origin", former)
-        note(f"{name}: the former remote, {current}, is now called {former}")
-    repository.run("remote add origin", url)
-    branch = repository.branch()
-    if branch and current:
-        short = branch[len("refs/heads/") :]
-        repository.run("config", f"branch.{short}.remote", "origin")
-
-
 def _fetch(repository: Repository) -> None:
     """Fetch; a configured commit that is there needs no network."""
     name, configured = repository.name, repository.configured
-    if re.fullmatch("[0-9a-f]{40}", configured.ref) and repository.commit_of(configured.ref):
+    add_upstream(repository)
+    current = repository.ask("config --get remote.origin.url")
+    if current != configured.url:
+        words = "remote set-url origin" if current else "remote add origin"
+        repository.run(words, configured.url)
+        note(f"{name}: the remote origin is now {configured.url}; before: {current or 'none'}")
+    elif re.fullmatch("[0-9a-f]{40}", configured.ref) and repository.commit_of(configured.ref):
         return
     shallow = repository.text("rev-parse --is-shallow-repository") == "true"
     fetch = "fetch --quiet --unshallow" if shallow else "fetch --quiet"
@@ -239,122 +187,70 @@ def _is_up_to_date(repository: Repository, target: str) -> bool:
 # ----- to the new version
 
 
-def _move(repository: Repository, target: str, patches: Path | None, *excluded: str) -> None:
-    """Move a repository to the target, with everything replayed but the EXCLUDED commits."""
-    _start_update(repository, target, patches, *excluded)
-    clear_untracked(repository, target)
-    repository.state.save("step", "move")
-    replay(repository)
-    _report_update(repository)
+def _replay_on(repository: Repository, progress: Progress, target: str) -> None:
+    """Save the user's changes, replay them on the target, and exchange the files."""
+    patches, base = repository.configured.patches, repository.commit_of("refs/longship/base")
+    progress.tree, progress.branch = take_snapshot(repository), repository.branch()
+    everything = _list_local_commits(repository, target)
+    patched = repository.commit_of("refs/longship/patched") or target
+    commits = _list_local_commits(repository, target, patched)
+    common = repository.ask("merge-base HEAD", target) or target
+    _check_submodules(repository, common, commits)
+    commits = squash(repository, commits, common)
+    if everything or repository.tree_of(progress.tree) != repository.tree_of("HEAD"):
+        progress.saved = keep(repository, "refs/longship/saved", progress.tree)
+    before = int(repository.text("rev-list --count", patched, "--not", base)) if base else 0
+    if before > len(patches_in(patches)):
+        now = len(patches_in(patches))
+        text = f"{repository.name}: of {before} applied patches, {now} still exist"
+        note(f"{text}; all are saved in {progress.saved}")
+    prepare(repository, progress, target, patches, commits)
+    replay(repository, progress)
+    _finish(repository, progress)
 
 
-def _start_update(
-    repository: Repository, target: str, patches: Path | None, *excluded: str
-) -> None:
-    """Save all that an update needs before anything is touched; parameters as of `_move`."""
-    state = repository.state
-    take_snapshot(repository)
-    state.save("target", target)
-    state.save("base", repository.ask("merge-base HEAD", target) or target)
-    state.path("patches").mkdir(exist_ok=True)
-    for patch in patches_in(patches) if patches else ():
-        shutil.copy(patch, state.path("patches"))
-    commits = _list_local_commits(repository, target, *excluded)
-    state.save("commits", "")
-    if has_changes(repository, commits):
-        save_changes(repository, commits)
-        save_unfiltered_changes(repository)
-        # the group's patches are applied anew
-        patched = repository.commit_of("refs/longship/patched") or target
-        commits = _list_local_commits(repository, target, *excluded, patched)
-        state.save("commits", "\n".join(_list_cherry_picks(repository, commits)))
-        base = repository.commit_of("refs/longship/base")
-        before = int(repository.text("rev-list --count", patched, "--not", base)) if base else 0
-        now = len(patches_in(state.path("patches")))
-        if before > now:
-            text = f"{repository.name}: of {before} applied patches, {now} still exist"
-            note(f"{text}; all are saved in {state.load('saved_directory')}")
+def _check_submodules(repository: Repository, base: str, commits: list[str]) -> None:
+    """Stop where the user's commits move a submodule."""
+    changed = repository.names("diff-tree -r -z --raw", base, "HEAD") if commits else []
+    for entry, path in zip(changed[::2], changed[1::2]):
+        if "160000" in entry[:14]:
+            raise LongshipError(
+                f"{repository.directory}: your commits change the submodule {path}, which an "
+                "update cannot replay",
+                "push them to a branch of your own, and set it as ref in configuration.toml",
+            )
 
 
-def _list_cherry_picks(repository: Repository, commits: list[str]) -> list[str]:
-    """Return what is picked: the commits, or one for all where they hold a merge."""
-    if not has_merge(repository, commits):
-        return commits
-    listed = repository.text("log --no-walk=unsorted", "--format=%h %s", *commits)
-    title = f"Local changes, {len(commits)} commits with merges"
-    words = (repository.state.load("base"), "-m", title, "-m", listed)
-    return [repository.text("commit-tree HEAD^{tree} -p", *words)]
+def _finish(repository: Repository, progress: Progress) -> None:
+    """Exchange the files, with what the user has saved meanwhile; let the submodules follow."""
+    saved = progress.saved
+    while not progress.moving:
+        if not is_as_in(repository, progress):
+            raise_changed(repository)
+        now = take_snapshot(repository, reported=True)
+        if repository.tree_of(now) == repository.tree_of(progress.tree):
+            break
+        edits = repository.own_commit(repository.tree_of(now), "the files", progress.tree)
+        progress.saved, progress.tree = keep(repository, "refs/longship/saved", now), now
+        progress.todo = [["files", edits]]
+        repository.save(progress)
+        replay(repository, progress)
+    if progress.moving != "submodules":
+        move(repository, progress)
+        _save_version(repository, progress.target, progress.done["patch"])
+        progress.moving = "submodules"
+        repository.save(progress)
+        if progress.saved:
+            show(f"{repository.name}: your changes are replayed; saved as they were in {saved}")
+    repository.remove_locks(progress)
+    fetch_submodules(repository)
+    repository.forget()
 
 
-def _report_update(repository: Repository) -> None:
-    name, state = repository.name, repository.state
-    before, after = (repository.shown(state.load(each)) for each in ("head", "target"))
-    show(f"{name}: {before} -> {after}")
-    if saved := state.load("saved_directory"):
-        show(f"{name}: your changes are replayed; saved as they were in {saved}")
-
-
-def _finish_update(repository: Repository) -> None:
-    """Let the submodules follow, and save that all is there."""
-    _update_submodules(repository)
-    for name, ref in (("target", "base"), ("patched", "patched")):
-        repository.run("update-ref", f"refs/longship/{ref}", repository.state.load(name))
+def _save_version(repository: Repository, target: str, patched: str) -> None:
+    repository.run("update-ref refs/longship/base", target)
+    repository.run("update-ref refs/longship/patched", patched)
     repository.save_settings(wanted_settings(repository.configured))
-    _forget_update(repository)
-
-
-def _forget_update(repository: Repository) -> None:
-    for submodule in repository.submodules_in_update():
-        _forget_update(submodule)
-    repository.state.forget()
-
-
-# ----- submodules
-
-
-def _update_submodules(repository: Repository) -> None:
-    """Update submodules after their repository was moved; save which are new."""
-    state = repository.state
-    staged = state.load("staged")
-    for wanted, submodule in repository.submodules():
-        path = str(submodule.directory.relative_to(repository.directory))
-        before = repository.ask("rev-parse --verify --quiet", f"{staged}:{path}")
-        if submodule.is_cloned() and before and before != wanted:
-            _update_submodule(repository, submodule, path, before, wanted)
-        elif not submodule.is_cloned() and not before:
-            state.save("new_submodules", "\0".join([*state.load_names("new_submodules"), path]))
-            fetch_submodules(repository, path)
-
-
-def _update_submodule(
-    repository: Repository, submodule: Repository, path: str, before: str, wanted: str
-) -> None:
-    state = submodule.state
-    if state.has("stopped"):
-        replay(submodule)
-    elif state.load("step") not in ("", "finished"):
-        _restore(submodule)
-    if state.load("step") != "finished":
-        submodule.remove_own_locks()
-        submodule.check_not_busy()
-        submodule.begin_work()
-        repository.run("submodule --quiet sync --", path)
-        if not submodule.commit_of(wanted):
-            _fetch_submodule(submodule, wanted)
-        _move(submodule, wanted, None, before)
-    _update_submodules(submodule)
-
-
-def _fetch_submodule(submodule: Repository, wanted: str) -> None:
-    name, bundles = submodule.name, submodule.configured.bundles
-    source = f"{bundles}/{name}.bundle" if bundles else "origin"
-    for what in (HEADS, wanted):
-        _, output = submodule.attempt("fetch --quiet", source, what)
-        if submodule.commit_of(wanted):
-            return
-    show(output)
-    message = f"{name}: commit not found in {source}: {wanted}"
-    raise LongshipError(message, "ask the maintainers of the repository")
 
 
 # ----- patches of the group
@@ -362,65 +258,70 @@ def _fetch_submodule(submodule: Repository, wanted: str) -> None:
 
 def save_patches(configured: Configured) -> None:
     """Write the changes of a repository to its directory in patches/."""
-    name, directory, repository = configured.name, configured.directory, Repository(configured)
+    directory, repository = configured.directory, Repository(configured)
     if not repository.is_cloned():
         note(f"repository not found: {directory}")
         return
-    state, again = repository.state, "then: python3 set_up.py save-patches"
-    check_no_conflict(repository)
-    if state.has("step"):
+    again = "then: python3 set_up.py save-patches"
+    progress = repository.progress()
+    check_not_waiting(repository, progress)
+    if progress and progress.target:
         message = f"{directory}: an update was interrupted"
-        raise LongshipError(message, f"run: python3 set_up.py update; {again}")
-    repository.remove_own_locks()
-    state.forget()
+        raise LongshipError(message, f"run: {_UPDATE}; {again}")
     repository.check_not_busy()
+    repository.check_replayable()
     base = repository.commit_of("refs/longship/base")
     if not base:
         raise LongshipError(
             f"{directory} was not cloned by set_up.py, so the start of your changes is unknown",
-            "run: python3 set_up.py update",
+            f"run: {_UPDATE}",
         )
     # patches that somebody else has added must not be overwritten
     if repository.settings()[2] != series_checksum(configured.patches):
         message = f"{configured.patches} has changed since it was applied to {directory}"
-        raise LongshipError(message, f"run: python3 set_up.py update; {again}")
-    repository.begin_work()
-    take_snapshot(repository)
+        raise LongshipError(message, f"run: {_UPDATE}; {again}")
     theirs = (base, "--remotes", "--glob=refs/longship/tags")
     commits = repository.text("rev-list --reverse --topo-order HEAD --not", *theirs).split()
-    commits += filter(None, [commit_uncommitted(repository)])
+    commits += _commit_uncommitted(repository)
     common = repository.ask("merge-base", base, "HEAD") or base
-    if commits:
-        write_series(repository, state.path("new"), commits[-1], commits, common)
-    _replace_series(repository)
-    for wanted, submodule in repository.submodules():
-        if submodule.is_cloned() and (
-            wanted != submodule.commit_of("HEAD") or submodule.text("status --porcelain")
-        ):
-            path = submodule.directory.relative_to(directory)
-            note(f"{name}: the patches do not contain your changes in the submodule {path}")
-    state.forget()
+    _check_submodules(repository, common, commits)
+    _replace_series(repository, squash(repository, commits, common))
 
 
-def _replace_series(repository: Repository) -> None:
-    directory, new = repository.configured.patches, patches_in(repository.state.path("new"))
-    if not new and not patches_in(directory):
+def _commit_uncommitted(repository: Repository) -> list[str]:
+    """Return a commit of all that is not committed, untracked too, if there is anything."""
+    tree = repository.tree_of(take_snapshot(repository))
+    if tree == repository.tree_of("HEAD"):
+        return []
+    ident = repository.text("var GIT_AUTHOR_IDENT")
+    # no time of its own, or the same changes would be another patch each time
+    author = b"author " + os.fsencode(ident.rpartition("> ")[0]) + b"> 946684800 +0000"
+    header = Header(author, b"committer" + author[6:], b"Changes that were not committed\n")
+    return [commit_tree(repository, tree, repository.commit_of("HEAD"), header)]
+
+
+def _replace_series(repository: Repository, commits: list[str]) -> None:
+    directory = repository.configured.patches
+    if not commits and not patches_in(directory):
         note(f"{repository.name} has no local changes")
         return
-    partial = directory / ".partial"
-    with writing(directory, f"cannot write {directory}"):
-        directory.mkdir(parents=True, exist_ok=True)
-        if partial.exists():
-            shutil.rmtree(partial)
-        partial.mkdir()
-        for patch in new:
-            shutil.copy(patch, partial)
-        for patch in new:
-            (partial / patch.name).replace(directory / patch.name)
+    partial, names = directory / ".partial", set()
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for number, commit in enumerate(commits, 1):
+            subject = repository.text("log -1 --format=%f", commit)
+            names.add(re.sub("[-.]$", "", f"{number:04d}-{subject[:52]}") + ".patch")
+            write_commit(repository, commit, partial / max(names))
+        for name in names:
+            (partial / name).replace(directory / name)
         partial.rmdir()
-    for name in {each.name for each in patches_in(directory)} - {each.name for each in new}:
+    except (OSError, GitError) as error:
+        message = f"cannot write {directory}"
+        raise write_error(directory, message, "read the error above", str(error)) from error
+    for name in {each.name for each in patches_in(directory)} - names:
         (directory / name).unlink()
     repository.save_settings([*repository.settings()[:2], series_checksum(directory)])
     repository.run("update-ref refs/longship/patched HEAD")
-    plural = "" if len(new) == 1 else "es"
-    show(f"{repository.name}: {len(new)} patch{plural} in {directory}")
+    plural = "" if len(commits) == 1 else "es"
+    show(f"{repository.name}: {len(commits)} patch{plural} in {directory}")

@@ -38,7 +38,6 @@ def main() -> None:
     """Run an action for one repository, or for all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repositories", type=Path, help="directory of all repositories")
-    parser.add_argument("--saved", type=Path, help="directory of changes before updates")
     parser.add_argument("--bundles", type=Path, help="bundles to use instead of the servers")
     parser.add_argument("--into", type=Path, help="download: directory of the bundles")
     parser.add_argument("--mirrors", type=Path, help="download: directory of the mirrors")
@@ -49,9 +48,7 @@ def main() -> None:
     parser.add_argument("--name", help="the repository to work on")
     given = parser.parse_args()
     configured = {
-        name: Configured(
-            given.repositories, given.saved, given.bundles, name, url, ref, upstream, Path(patches)
-        )
+        name: Configured(given.repositories, given.bundles, name, url, ref, upstream, Path(patches))
         for name, url, ref, upstream, patches in given.configured
     }
     git.prepare_environment()

@@ -293,12 +293,16 @@ def conflict_markers(patient):
     (patient.mine.folder / ".git/MERGE_HEAD").unlink()
 
 
+STOPPED = '{"locks": [], "target": "v1", "conflicts": ["model.py"], "stopped": true}'
+INTERRUPTED = '{"locks": [], "target": "v1"}'
+
+
 def stopped_update(patient):
-    patient.write(patient.mine.folder / ".git/longship-update/stopped", "")
+    patient.write(patient.mine.folder / ".git/longship-update/progress.json", STOPPED)
 
 
 def interrupted_update(patient):
-    patient.write(patient.mine.folder / ".git/longship-update/target", "v1\n")
+    patient.write(patient.mine.folder / ".git/longship-update/progress.json", INTERRUPTED)
 
 
 def lock_of_git(patient):

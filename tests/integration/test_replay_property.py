@@ -11,7 +11,7 @@ import random
 import shutil
 
 import pytest
-from support.git import IDENTITY, Repository, configuration
+from support.git import IDENTITY, Repository, configuration, restore_saved
 from support.repository import Clone
 
 ROUNDS = 8
@@ -166,16 +166,20 @@ def merged_by_git(mine, target, folder):
 
 def check_saved(mine, before, folder):
     """Check that what was saved gives back the state before, in another working tree."""
-    refs = mine.git("for-each-ref", "--format=%(refname)", "refs/longship/saved").split()
-    if not refs:
+    if not mine.refs("saved"):
         assert mine.git("diff", "--stat", "HEAD") == ""
         return
-    mine.git("worktree", "add", "-q", "--detach", str(folder), f"{refs[0]}^1")
-    copy = Repository(folder, mine.environment)
-    copy.git("stash", "apply", "-q", "--index", refs[0])
-    assert copy.files() == before[0]
-    assert copy.staged() == before[1]
+    copy = restore_saved(mine, folder)
+    files, staged, _, head = copy.state()
+    assert (files, staged, head) == (*before[:2], before[3])
     mine.git("worktree", "remove", "--force", str(folder))
+
+
+def words(mine, base):
+    """Give author, committer, both dates and message of the user's commits."""
+    commits = mine.git("rev-list", "--reverse", "--no-merges", f"{base}..HEAD").split()
+    texts = [mine.git("cat-file", "commit", each) for each in commits]
+    return [text[text.index("\nauthor ") :] for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -193,11 +197,12 @@ def test_no_change_is_ever_lost(seed, clones, root, tmp_path, clean_environment)
     clone.configure(configuration(scratch, *entries))
     clone.set_up("install")
     mine = {name: Repository(scratch / "project/repos" / name, environment) for name in names}
-    before, wanted = {}, {}
+    before, wanted, said, targets = {}, {}, {}, {}
     for number, (name, entry) in enumerate(zip(names, entries)):
         make_changes(mine[name], seed * 1000 + number)
         entry["ref"] = f"v{number % VERSIONS + 1}"
-        before[name] = mine[name].state()
+        targets[name] = entry["ref"]
+        before[name], said[name] = mine[name].state(), words(mine[name], "v0")
         wanted[name] = merged_by_git(mine[name], entry["ref"], tmp_path / "by git")
     clone.configure(configuration(scratch, *entries))
     done = clone.set_up("update", check=False, timeout=300)
@@ -209,6 +214,11 @@ def test_no_change_is_ever_lost(seed, clones, root, tmp_path, clean_environment)
         assert wanted[name][0] in (None, files), name
         assert wanted[name][1] in (None, staged), name
         assert branch == before[name][2]
+        if not mine[name].git("rev-list", "--merges", f"v0..{before[name][3]}"):
+            target = f"refs/longship/tags/{targets[name]}"
+            replayed = words(mine[name], target)
+            assert replayed == [each for each in said[name] if each in replayed]
+            assert len(replayed) == len(said[name]) or "already in the new version" in done.stderr
     if stopped:
         clone.set_up("update", "--abort")
     for name in names:

@@ -55,14 +55,12 @@ def test_offline_moves_what_is_there_with_the_changes_on_top(carried):
     inner = Repository(mine.folder / SUBMODULE, work.environment)
     mine.commit("mine", mine__py="x\n")
     mine.replace("model.py", "line 5\n", "line five\n")
-    inner.replace("model.py", "line 5\n", "line five\n")
     download("v2s")
     away()
     work.set_up("offline")
     assert mine.git("log", "-2", "--format=%s") == "mine\nnewer submodule\n"
-    assert mine.git("status", "--porcelain") == ' M model.py\n M "third party/sub"\n'
-    text = (inner.folder / "model.py").read_text()
-    assert "line five\n" in text and "line 25!\n" in text
+    assert mine.git("status", "--porcelain") == " M model.py\n"
+    assert "line 25!\n" in (inner.folder / "model.py").read_text()
 
 
 def test_second_download_writes_nothing(carried):

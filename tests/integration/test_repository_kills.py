@@ -1,12 +1,17 @@
 """Promise 4 under the worst conditions: an update that is killed, or finds the disk full."""
 
+import contextlib
+import os
+import random
 import shutil
-import subprocess
+import signal
+import threading
+import time
 
 import pytest
 from support import processes
 from support.kills import Points, WorkerPoints
-from support.lab import fill
+from support.lab import fill, is_told
 from support.tiers import slow
 
 EVERY = [31, pytest.param(1, marks=pytest.mark.slow)]
@@ -38,33 +43,79 @@ def test_update_killed_at_some_points(every, changed):
     points.restore()
     done = points.whole()
     assert done.returncode == 0, done.stderr
-    wanted = mine.state()[:3]  # a picked commit has a time of its own
+    wanted = mine.state()
     numbers = []
     for number in points.each(every):
-        under_way = (mine.folder / ".git/longship-update/step").exists()
-        if number % 2 and under_way:
-            work.update("--abort")
-            assert mine.state() == before, number
+        if number % 2 and (mine.folder / ".git/longship-update").exists():
+            done = work.update("--abort", check=False)
+            if done.returncode:
+                is_told(done, "the files of the new version are in place", "--continue")
+                work.update("--continue")
+            assert mine.state() == (wanted if done.returncode else before), number
         done = points.whole()
         assert done.returncode == 0, (number, done.stderr)
-        assert mine.state()[:3] == wanted, number
+        assert mine.state() == wanted, number
+        assert [each.name for each in mine.folder.parent.iterdir()] == ["torchtitan"]
+        assert not list(mine.folder.rglob("*.lock"))
         numbers.append(number)
     assert len(numbers) > 3
 
 
-# A git that kills the owner of the lock, or its process group, when it is called the AT-th time.
-# The process that has called it works on, slowly, unless it is in that group.
-KILLER = """#!/usr/bin/env bash
+# A git that does something when it is called the AT-th time, or with arguments like AT.
+GIT = """#!/usr/bin/env bash
 if [[ -e $LOCK/owner ]]; then
-  echo >>"$CALLS"
-  read -r _ owner _ <"$LOCK/owner"
+  echo "$*" >>"$CALLS"
   calls=$(wc -l <"$CALLS")
-  if ((calls == AT)); then kill -KILL -- "$GROUP$owner"; fi
-  if ((calls >= AT)); then sleep 0.2; fi
+  if [[ $AT == "$calls" || " $* " == $AT ]]; then
+    read -r _ owner _ <"$LOCK/owner"
+    {action}
+  fi
 fi
 exec "$GIT" "$@"
 """
-LATER = 1 << 30  # no kill
+# The process that has called it works on, slowly, unless it is in the group that is killed.
+KILL_OWNER = 'kill -KILL -- "$GROUP$owner"; sleep 0.2'
+KILL_GIT = 'exec timeout --signal=KILL 0.00$((RANDOM % 9)) "$GIT" "$@"'
+# An editor saves a file in its place, or by a rename.
+SAVE = """
+    cp -- "$FILE" "$CALLS.edited"
+    sed -i "s/^line 15$/saved at $calls/" "$CALLS.edited"
+    if ((calls % 2)); then cat -- "$CALLS.edited" >"$FILE"; else mv -- "$CALLS.edited" "$FILE"; fi
+"""
+
+
+class Gits:
+    """Updates in which git does something at one of its calls, from the same state each time."""
+
+    def __init__(self, work, folder, action):
+        self.work, self.mine, self.calls = work, work.mine, folder / "calls"
+        self.points = Points(work, "set_up.py", "update", link=False)
+        self.programs = folder / "programs"
+        self.programs.mkdir()
+        (self.programs / "git").write_text(GIT.replace("{action}", action))
+        (self.programs / "git").chmod(0o755)
+
+    def update(self, at, *arguments, **env):
+        """Update from the first state, with something at a call; give its process."""
+        self.points.restore()
+        self.calls.write_text("")
+        env |= {
+            **{"PATH": f"{self.programs}:{self.work.environment['PATH']}"},
+            **{"LOCK": f"{self.mine.folder.parent}.lock", "CALLS": str(self.calls), "AT": str(at)},
+            **{"GIT": shutil.which("git"), "FILE": str(self.mine.folder / "model.py")},
+        }
+        output = self.calls.with_name("output")
+        with open(output, "w") as file:  # no pipe, which a worker that outlives it would hold
+            process = self.work.start("set_up.py", "update", env=env, stdout=file, stderr=file)
+        process.wait(timeout=processes.PATIENCE)
+        process.said = output.read_text()
+        return process
+
+    def each(self, count):
+        """Give so many of the calls of an update, after one in which nothing is done."""
+        assert self.update("none").returncode == 0
+        most = len(self.calls.read_text().splitlines())
+        return [1 + each * most // count for each in range(min(count, most))]
 
 
 @pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.slow)])
@@ -72,45 +123,121 @@ def test_update_whose_workers_outlive_it(count, changed, tmp_path):
     """The next one must not work beside them: they are ended first."""
     work, mine = changed
     before = mine.state()
-    points = Points(work, "set_up.py", "update", link=False)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "git").write_text(KILLER)
-    (programs / "git").chmod(0o755)
-    calls = tmp_path / "calls"
-
-    def killed_at(number, group=""):
-        points.restore()
-        calls.write_text("")
-        env = {
-            **{"PATH": f"{programs}:{work.environment['PATH']}", "GIT": shutil.which("git")},
-            **{"LOCK": f"{mine.folder.parent}.lock", "CALLS": str(calls)},
-            **{"AT": str(number), "GROUP": group},
-        }
-        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = work.start("set_up.py", "update", env=env, **silent)
-        return process.wait(timeout=processes.PATIENCE)
-
-    assert killed_at(LATER) == 0
-    wanted = mine.state()[:3]
-    most = len(calls.read_text())
-    ended = 0
-    for each in range(count):
-        number = 1 + each * most // count
-        assert killed_at(number, "-" if each % 2 else "") == -9
+    gits = Gits(work, tmp_path, KILL_OWNER)
+    numbers = gits.each(count)
+    wanted, ended = mine.state(), 0
+    for each, number in enumerate(numbers):
+        assert gits.update(number, GROUP="-" if each % 2 else "").returncode == -9
         if each % 3 == 0:
             done = work.update("--abort", check=False)
             ended += "ending its remaining processes" in done.stderr
             state = mine.state()
-            assert state == before or (done.returncode and state[:3] == wanted), (
-                number,
-                done.stderr,
-            )
+            assert state == before or done.returncode, (number, done.stderr)
         done = work.update(check=False)
         ended += "ending its remaining processes" in done.stderr
         assert done.returncode == 0, (number, done.stderr)
-        assert mine.state()[:3] == wanted, number
+        assert mine.state() == wanted, number
     assert ended > count // 2
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_git_that_is_killed(count, changed, tmp_path):
+    work, mine = changed
+    before = mine.state()
+    gits = Gits(work, tmp_path, KILL_GIT)
+    numbers = gits.each(count)
+    wanted = mine.state()
+    for number in numbers:
+        done = gits.update(number)
+        assert mine.state() == wanted or done.returncode, (number, done.said)
+        assert (
+            mine.state() == before
+            or (mine.folder / ".git/longship-update").exists()
+            or (mine.state() == wanted)
+        ), (number, done.said)
+        ending = ("--continue", "--abort", "")[number % 3]
+        if done.returncode and ending and (mine.folder / ".git/longship-update").exists():
+            again = work.update(ending, check=False)
+            assert mine.state() == (before if ending == "--abort" else wanted) or again.returncode
+        again = work.update(check=False)
+        assert again.returncode == 0, (number, done.said, again.stderr)
+        assert mine.state() == wanted, number
+
+
+# when everything is checked out, replayed, or about to be exchanged
+MOMENTS = ["* reset --quiet --hard *", "* worktree add *", "* cherry-pick *", "* update-ref -m *"]
+MOMENTS += ["* diff-files --name-only *", "* diff-tree -r *"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_file_that_is_saved_during_an_update(moment, changed, tmp_path):
+    """In 201e683 one that was saved just before the checkout was in no file and no object."""
+    work, _ = changed
+    gits = Gits(work, tmp_path, SAVE)
+    done = gits.update(moment)
+    text = (work.mine.folder / "model.py").read_text()
+    assert "saved at" in text, (done.said, gits.calls.read_text())
+    assert "line five\n" in text and done.returncode == 0, done.said
+    assert "line 25!" in text or "model.py was changed during the update" in done.said
+
+
+class Editor(threading.Thread):
+    """Saves files at random moments, in place or by a rename, from buffers as editors have them."""
+
+    def __init__(self, folder, names, seed):
+        super().__init__(daemon=True)
+        self.folder, self.random = folder, random.Random(seed)
+        self.buffers = {each: (folder / each).read_text().split("\n") for each in names}
+        self.saved, self.ended = {}, threading.Event()
+
+    def run(self):
+        """Save until it is told to end."""
+        number = 0
+        while not self.ended.wait(self.random.random() * 0.02):
+            number += 1
+            name = self.random.choice(list(self.buffers))
+            self.buffers[name][14] = self.saved[name] = f"save {number} of {name}"
+            text, path = "\n".join(self.buffers[name]), self.folder / name
+            if self.random.random() < 0.5:
+                path.write_text(text)
+            else:
+                partial = self.folder.parent.parent / "of the editor"
+                partial.write_text(text)
+                partial.replace(path)
+
+
+@pytest.mark.parametrize("seed", [0, *(slow(each) for each in range(1, 40))])
+def test_no_edit_vanishes_beside_an_editor(seed, changed):
+    """It saves all the time, from before the update to its end; some are killed meanwhile."""
+    work, mine = changed
+    for number in range(200):
+        work.upstream.write(f"more/{number}.py", "theirs\n")
+    work.release("v3", model__py=("line 29\n", "line 29!\n"), data__py=("line 29\n", "29\n"))
+    editor = Editor(mine.folder, ["model.py", "data.py", "mine.py", "new.py"], seed)
+    for each in editor.buffers.values():
+        each += [""] * 20
+    chosen = random.Random(seed)
+    editor.start()
+    process = work.start("set_up.py", "update")
+    try:
+        if seed % 2:
+            time.sleep(chosen.random() * 3)
+            with contextlib.suppress(ProcessLookupError):
+                (os.kill if seed % 4 == 1 else os.killpg)(process.pid, signal.SIGKILL)
+        process.communicate(timeout=processes.PATIENCE)
+        if seed % 3 == 0:
+            work.update("--abort", check=False)
+    finally:
+        editor.ended.set()
+        editor.join()
+    for again in range(2):
+        for name, text in editor.saved.items():
+            assert text in (mine.folder / name).read_text(), (name, again)
+        done = work.update(check=False)
+    assert done.returncode == 0 or "--continue" in done.stderr, done.stderr
+    assert done.returncode or mine.git("merge-base", "HEAD", "refs/longship/base").strip() == (
+        work.upstream.head("v3")
+    )
 
 
 def test_two_updates_at_once(changed):
@@ -142,9 +269,10 @@ def test_update_on_a_full_disk(work, small_disk, leave):
         error, hint = done.stderr.splitlines()[-2:]
         assert "No space left on device" in error, done.stderr
         assert hint.startswith("hint: free some space"), done.stderr
+        assert mine.state() == before  # nothing is cut off, and nothing is to be mended
     ballast.unlink()
     if done.returncode:
-        if (mine.folder / ".git/longship-update/step").exists():
+        if (mine.folder / ".git/longship-update").exists():
             work.update("--abort")
         assert mine.state() == before
         work.update()

@@ -14,7 +14,7 @@ from lib.packages.set_up import repositories_alone_lines
 from lib.repositories import clone, inspection
 from lib.repositories.git import Git
 from lib.repositories.repositories import repository_lines
-from lib.repositories.repository import Configured, Repository, State
+from lib.repositories.repository import Configured, Progress, Repository
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -132,20 +132,17 @@ def test_nothing_is_emitted_without_repositories(repository):
         repositories_alone_lines(settings, paths, "continue", "x")
 
 
-def test_what_is_saved_of_an_update_is_complete_and_forgotten_at_once(tmp_path):
-    state = State(tmp_path / "longship-update")
-    state.directory.mkdir()
-    state.save("step", "move")
-    state.save("announced", b"a b\0\xff\0")
-    assert (state.load("step"), state.load("branch")) == ("move", "")
-    assert state.load_names("announced") == ["a b", "\udcff"]
-    state.path("step").with_name("step.partial").write_text("fin")  # killed while it was written
-    assert state.load("step") == "move" and state.has("step")
-    state.forget()
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "longship-update.removed").mkdir()  # killed while it was removed
-    state.forget()
-    assert not state.has("step") and not list(tmp_path.iterdir())
+def test_progress_of_an_update_is_complete_and_forgotten_at_once(tmp_path, run):
+    run(["git", "init", "-q", tmp_path / "titan"])
+    repository = Repository(Configured(tmp_path, None, "titan", URL, "", "", Path("/patches")))
+    assert repository.progress() is None
+    repository.save(Progress(["a b", "\udcff"], target="x", todo=[["commit", "y"]]))
+    file = repository.state / "progress.json"
+    file.with_name("progress.json.partial").write_text("{")  # killed while it was written
+    assert repository.progress() == Progress(["a b", "\udcff"], "x", todo=[["commit", "y"]])
+    repository.state.with_name("longship-update.removed").mkdir()  # killed while it was removed
+    repository.forget()
+    assert not list(repository.own.glob("longship-*"))
 
 
 OF_DOCTOR = """
@@ -202,7 +199,7 @@ def test_repository_whose_status_takes_too_long_is_not_called_unchanged(tmp_path
     def run(command, **options):
         raise subprocess.TimeoutExpired(command, options["timeout"])
 
-    given = (tmp_path, tmp_path, None, "titan", URL, "", "", tmp_path)
+    given = (tmp_path, None, "titan", URL, "", "", tmp_path)
     repository = Repository(Configured(*given))
     monkeypatch.setattr(Repository, "text", lambda *_: "")
     monkeypatch.setattr(Repository, "commit_of", lambda *_: "")
@@ -243,7 +240,7 @@ def test_download_goes_on_after_a_git_that_was_killed(tmp_path, clean_environmen
     upstream = make_upstream(tmp_path / "group", clean_environment)
     bundles, mirrors = tmp_path / "bundles", tmp_path / "mirrors"
     mirrors.mkdir()
-    where = (tmp_path, tmp_path, None, "group", str(upstream.folder), "", "", Path("/patches"))
+    where = (tmp_path, None, "group", str(upstream.folder), "", "", Path("/patches"))
     clone.download(Configured(*where), bundles, mirrors)
     commit = upstream.commit("second")
     (mirrors / "group.git/refs/heads/main.lock").touch()
@@ -255,9 +252,7 @@ def test_download_goes_on_after_a_git_that_was_killed(tmp_path, clean_environmen
 def test_cherry_pick_with_commits_to_come_is_not_mixed_up(tmp_path, clean_environment):
     """As after a conflict that was resolved with `git commit`; --quit would forget the others."""
     mine = make_upstream(tmp_path / "titan", clean_environment)
-    repository = Repository(
-        Configured(tmp_path, tmp_path, None, "titan", URL, "", "", Path("/patches"))
-    )
+    repository = Repository(Configured(tmp_path, None, "titan", URL, "", "", Path("/patches")))
     repository.check_not_busy()
     for number in range(2):
         mine.commit(f"change {number}", model__py=f"{number}\n")

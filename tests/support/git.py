@@ -1,6 +1,7 @@
 """Git repositories for tests: an upstream, and the user's clone that set_up.py made of it."""
 
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -39,6 +40,16 @@ def record_code(run, folder, directory, **options):
     worker = [sys.executable, "-X", "utf8", Path(ROOT, "lib/jobs/record_worker.py")]
     run([*worker, "record", directory, "code", folder], **options)
     return directory / "repositories/code"
+
+
+def restore_saved(mine, folder):
+    """Check out what was saved before the first update, by the commands of the page."""
+    page = Path(ROOT, "docs/explanation/replay.md").read_text()
+    (text,) = re.findall(r"```bash\n(git worktree add .*?)```", page, re.DOTALL)
+    again = Repository(folder, mine.environment)
+    text = text.replace("DIR", f'"{folder}"').replace("REF", mine.refs("saved")[0])
+    processes.run(["bash", "-e", "-c", text], env=mine.environment, cwd=mine.folder)
+    return again
 
 
 class Repository:
@@ -99,6 +110,10 @@ class Repository:
     def staged(self):
         """Give the index, as `git ls-files --stage` shows it."""
         return self.git("ls-files", "--stage")
+
+    def refs(self, kind):
+        """Give the references of Longship of a kind, the oldest first."""
+        return self.git("for-each-ref", "--format=%(refname)", f"refs/longship/{kind}").split()
 
     def state(self):
         """Give all that an update must bring back: files, index, branch, commit."""
@@ -187,9 +202,10 @@ class Workplace(Clone):
         self.upstream.git("tag", tag)
         self.use(tag)
 
-    def saved(self, name="torchtitan"):
-        """Give the folders with saved changes, the oldest first."""
-        return sorted((self.scratch / "project/saved_changes" / name).glob("*"))
+    @property
+    def second(self):
+        """Give the second working tree of an update, in which conflicts are resolved."""
+        return Repository(f"{self.mine.folder}.update", self.environment)
 
 
 @pytest.fixture

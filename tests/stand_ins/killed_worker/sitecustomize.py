@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.utime", "os.chmod"}
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.utime", "os.chmod"}
 READING = {"rev-parse", "ls-files", "diff-tree", "cat-file", "describe", "rev-list", "merge-base"}
 READING |= {"diff", "diff-index", "diff-files", "log", "symbolic-ref", "var"}
 
