@@ -21,7 +21,7 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
 @click.argument("mode", type=Mode(_MODES), default=_MODES[0])
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
 @click.option("--continue", "go_on", is_flag=True, help="With update: continue after a conflict.")
-@click.option("--abort", is_flag=True, help="With update: cancel it and restore the old state.")
+@click.option("--abort", is_flag=True, help="With update: cancel it; nothing is changed.")
 @click.option("--force", is_flag=True, help="With install, offline: rebuild the venv.")
 @script_options
 def set_up(
@@ -48,7 +48,7 @@ def set_up(
                   the group
 
     Local changes are saved first. If an update stops at a conflict, resolve the conflict with git
-    in that repository, then run `set_up.py update --continue`.
+    in the directory that the error names, then run `set_up.py update --continue`.
     """
     if pip_options and (mode != "download" or "--" not in sys.argv):
         raise WrongCall(

@@ -121,6 +121,13 @@ def check_room(repository: Repository, changes: dict[str, Change]) -> None:
             continue
         if blocked := _in_the_way(repository.directory, name, leaving):
             path = str(repository.directory / blocked)
+            if change.old_mode == _SUBMODULE:
+                git = f"git -C {quote(str(repository.directory))}"
+                raise LongshipError(
+                    f"{path}: the new version has a file in the place of this submodule",
+                    f"{git} submodule deinit -- {quote(blocked)}; "
+                    "then run: python3 set_up.py update",
+                )
             raise LongshipError(
                 f"{path} blocks the update and is not tracked by git",
                 f"move it away: mv {quote(path)} {quote(f'{path}.mine')}; then run: "
@@ -156,7 +163,10 @@ def _in_the_way(directory: Path, name: str, leaving: set[str]) -> str:
 def _exchange(repository: Repository, changes: dict[str, Change]) -> None:
     """Replace the files that are as in the snapshot; leave and report all others."""
     aside = repository.state / f"aside/{os.getpid()}"
-    files = {n: each for n, each in changes.items() if _SUBMODULE not in each[:2]}
+    files = {
+        name: Change(*(mode.replace(_SUBMODULE, "") for mode in each[:2]), *each[2:])
+        for name, each in changes.items()
+    }
     seen = {name: _look(repository.directory / name) for name in files}
     old = _unchanged(repository, {n: (e.old_mode, e.old) for n, e in files.items() if e.old_mode})
     new = _unchanged(repository, {n: (e.new_mode, e.new) for n, e in files.items() if e.new_mode})
@@ -184,7 +194,8 @@ def _exchange(repository: Repository, changes: dict[str, Change]) -> None:
             _remove_empty(path.parent, repository.directory)
     for name, change in changes.items():
         if change.new_mode == _SUBMODULE:  # empty, as git leaves it, until it is fetched
-            (repository.directory / name).mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                (repository.directory / name).mkdir(parents=True, exist_ok=True)
     _keep_contents(repository, changes)
     for name in left:
         note(
@@ -227,6 +238,8 @@ def _put(source: Path, path: Path) -> bool:
     """Give a file its name, unless something has it."""
     try:
         _make_parents(path)
+        with suppress(OSError):
+            path.rmdir()  # an empty directory, such as of a submodule
         os.link(source, path, follow_symlinks=False)
     except (FileExistsError, NotADirectoryError):
         return False

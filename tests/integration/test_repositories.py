@@ -869,6 +869,27 @@ def test_submodules_follow(work, with_submodule):
     assert "torchtitan is up to date" in work.update().stderr
 
 
+def test_submodule_in_the_place_of_a_file(work, with_submodule):
+    mine, _, sub = with_submodule
+    up = work.upstream
+    up.git("rm", "-q", "data.py")
+    up.git("submodule", "--quiet", "add", f"file://{sub.folder}", "data.py")
+    up.commit("a submodule")
+    up.git("tag", "v3s")
+    work.use("v3s")
+    work.update()
+    assert (mine.folder / "data.py/model.py").exists()
+    before = mine.state()
+    work.use("v2s")
+    done = work.update(check=False)
+    is_told(done, "has a file in the place of this submodule", "submodule deinit")
+    assert mine.state() == before
+    command = done.stderr.rpartition("hint: ")[2].partition("; then")[0]
+    processes.run(["bash", "-c", command], env=mine.environment)
+    work.update()
+    assert (mine.folder / "data.py").is_file() and mine.git("status", "--porcelain") == ""
+
+
 def edit(inner):
     inner.replace("model.py", "line 5\n", "line five\n")
 
