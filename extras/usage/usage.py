@@ -39,16 +39,28 @@ class Usage(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The values in one line."""
-        load, memory = ("GPU use {:.0f} %", self.gpu_utilisation_percent), self.gpu_peak_memory_mib
-        if self.cpu_peak_memory_mib is not None and not self.gpu_hours:
-            load, memory = ("CPU load {:.1f}", self.cpu_load), self.cpu_peak_memory_mib
-        hours, energy = ("GPU-hours {:.2f}", self.gpu_hours), ("energy {:.3f} kWh", self.energy_kwh)
-        parts = (hours, load, ("peak memory {:.1f} GiB", memory and memory / 1024), energy)
+        """The values in one line; without GPUs, those of the nodes that were measured."""
+        if not self.gpu_hours:
+            peak = self.cpu_peak_memory_mib
+            load, memory = (
+                ("CPU load {:.1f}", self.cpu_load),
+                ("peak memory {:.1f} GiB", _gib(peak)),
+            )
+            return ", ".join(form.format(each) for form, each in (load, memory) if each is not None)
+        parts = (
+            ("GPU-hours {:.2f}", self.gpu_hours),
+            ("GPU use {:.0f} %", self.gpu_utilisation_percent),
+            ("peak memory {:.1f} GiB", _gib(self.gpu_peak_memory_mib)),
+            ("energy {:.3f} kWh", self.energy_kwh),
+        )
         return ", ".join(
             form.partition("{")[0] + NOT_MEASURED if value is None else form.format(value)
             for form, value in parts
         )
+
+
+def _gib(mib: float | None) -> float | None:
+    return None if mib is None else mib / 1024
 
 
 def usage_of(run: Path, record: Mapping[str, str]) -> tuple[Usage, list[LongshipError]]:

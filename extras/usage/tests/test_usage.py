@@ -287,6 +287,9 @@ def test_run_without_measurements_says_so(tmp_path):
     assert recorded["gpu_hours"] == recorded["cost"] == "4"
     again, _ = usage_of(tmp_path, {**RECORD, **recorded})
     assert again == usage
+    # a job without GPUs has no line of what its GPUs have not done
+    assert usage_of(tmp_path, {**RECORD, "gpus": "0"})[0].words == ""
+    assert Usage(gpu_hours=0, cpu_load=3.2).words == "CPU load 3.2"
 
 
 def test_run_that_was_killed_lasts_until_its_last_sample(tmp_path):
