@@ -58,7 +58,7 @@ def _asset(entry: Mapping[str, Any], origin: str) -> Asset:
     return asset
 
 
-def install_lines(settings: Settings, paths: Paths) -> list[str]:
+def asset_install_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that download missing assets, with ``inside COMMAND...`` defined."""
     assets = configured_assets(settings)
     return (
@@ -68,7 +68,7 @@ def install_lines(settings: Settings, paths: Paths) -> list[str]:
     )
 
 
-def download_lines(settings: Settings, here: Paths) -> list[str]:
+def asset_download_lines(settings: Settings, here: Paths) -> list[str]:
     """Return the lines that download all assets for another machine.
 
     They redefine ``inside COMMAND...`` to run on this machine itself, whose paths are `here`.
@@ -92,7 +92,7 @@ def _with_own_cache(settings: Settings) -> Settings:
     return settings._replace(configuration=configuration._replace(environment=environment))
 
 
-def offline_lines(settings: Settings, paths: Paths) -> list[str]:
+def asset_offline_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that copy downloaded assets to the cache of the libraries."""
     assets = configured_assets(settings)
     if not assets:

@@ -6,7 +6,7 @@ import click
 
 from lib.commands import Invocation, command_line
 from lib.commands.options import Mode, script_options
-from lib.images.build import build_lines, download_lines, recorded_digest
+from lib.images.build import image_build_lines, image_download_lines, recorded_digest
 from lib.script.render import render
 
 
@@ -39,9 +39,9 @@ def build_container(invocation: Invocation, mode: str, locked: bool, force: bool
     env = invocation.environment(choice=invocation.builder(), paths=paths)
     digest = recorded_digest(env) if locked else ""
     if mode == "download":
-        lines = download_lines(env, digest=digest, **given)
+        lines = image_download_lines(env, digest=digest, **given)
     else:
         offline = mode == "offline"
-        lines = build_lines(env, digest=digest, offline=offline, **given)
+        lines = image_build_lines(env, digest=digest, offline=offline, **given)
     script = render(invocation.title(f"build_container.py {mode}"), lines)
     invocation.finish(script, "build_container.py")

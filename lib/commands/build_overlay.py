@@ -80,14 +80,14 @@ def build_overlay(
         invocation.show(f"{_NAME} --list", lambda: report(invocation.environment()))
         return
     if prune:
-        lines = overlay.prune_lines(invocation.settings, invocation.paths, asked=yes)
+        lines = overlay.overlay_prune_lines(invocation.settings, invocation.paths, asked=yes)
     elif mode == "download":
         here = invocation.paths_here()
         typed = command_line(_NAME)
         env = invocation.environment(choice=invocation.target_runtime(here), paths=here)
-        lines = overlay.download_lines(env, typed)
+        lines = overlay.overlay_download_lines(env, typed)
     else:
-        lines = overlay.build_lines(
+        lines = overlay.overlay_build_lines(
             invocation.environment("set_up"),
             offline=mode == "offline",
             force=force,

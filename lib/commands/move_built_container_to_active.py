@@ -48,7 +48,7 @@ def move_built_container_to_active(
     if rollback or use is not None:
         lines = versions.use_lines(env, following, use)
     elif prune:
-        lines = versions.prune_lines(env)
+        lines = versions.image_prune_lines(env)
     else:
         lines = versions.move_lines(env, following)
     invocation.finish(render(invocation.title(_NAME), lines), _NAME)

@@ -20,7 +20,7 @@ _OFFLINE = ("python3", "build_container.py", "offline")
 _MOVE = ("python3", "move_built_container_to_active.py")
 
 
-def build_lines(
+def image_build_lines(
     env: Environment, *, digest: str = "", force: bool, command_line: str, offline: bool = False
 ) -> list[str]:
     """Return the lines that build the image from its source or, offline, from its archive."""
@@ -51,7 +51,9 @@ def build_lines(
     ]
 
 
-def download_lines(env: Environment, *, digest: str, force: bool, command_line: str) -> list[str]:
+def image_download_lines(
+    env: Environment, *, digest: str, force: bool, command_line: str
+) -> list[str]:
     """Return the lines that save an archive of the image for another machine."""
     settings, here = env.settings, env.paths
     source = env.source

@@ -46,7 +46,7 @@ def _script(env: Environment, lines: list[str], following: Sequence[str]) -> lis
     ]
 
 
-def prune_lines(env: Environment) -> list[str]:
+def image_prune_lines(env: Environment) -> list[str]:
     """Return the lines that delete unused versions."""
     paths = env.paths
     return [

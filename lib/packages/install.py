@@ -111,7 +111,7 @@ def target_lines(settings: Settings, paths: Paths) -> list[str]:
     return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
 
 
-def download_lines(env: Environment) -> list[str]:
+def wheel_download_lines(env: Environment) -> list[str]:
     """Return the lines that download the packages, with options of pip as ``"$@"``."""
     settings, here = env.settings, env.paths
     target = here._replace(arch=settings.machine.arch)

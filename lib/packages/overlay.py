@@ -44,7 +44,7 @@ def overlay_link(packages: Packages) -> Path:
     return link
 
 
-def build_lines(
+def overlay_build_lines(
     env: Environment, *, offline: bool = False, force: bool = False, command_line: str
 ) -> list[str]:
     """Return the lines that build the overlay; ``offline``, from downloaded packages."""
@@ -133,13 +133,13 @@ def _next_step(packages: Packages, offline: bool) -> str:
     return f"python3 set_up.py {'offline' if offline else 'install'}"
 
 
-def download_lines(env: Environment, command_line: str) -> list[str]:
+def overlay_download_lines(env: Environment, command_line: str) -> list[str]:
     """Return the lines that download the overlay's packages for a machine without network."""
     overlay_link(env.packages)
     return set_up.download_lines(env, command_line, overlay=True)
 
 
-def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
+def overlay_prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
     """Return the lines that delete unused overlays; `asked` if the user has confirmed it."""
     link = overlay_link(Packages(settings, paths))
     return [

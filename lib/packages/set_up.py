@@ -27,7 +27,9 @@ def install_lines(env: Environment, *, force: bool = False, offline: bool = Fals
     mode = "offline" if offline else "install"
     bundles = paths.offline / "repos" if offline else None
     cloned = repository_lines(settings, paths, "update" if offline else "install", bundles)
-    fetched = (assets.offline_lines if offline else assets.install_lines)(settings, paths)
+    fetched = (assets.asset_offline_lines if offline else assets.asset_install_lines)(
+        settings, paths
+    )
     alone = not (cloned or fetched)
     return [
         *_start_lines(env, mode),
@@ -75,7 +77,7 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
     settings, here = env.settings, env.paths
     cloned = repository_lines(settings, here, "install")
     bundled = repositories.bundle_lines(here) if cloned and not overlay else []
-    fetched = [] if overlay else assets.download_lines(settings, here)
+    fetched = [] if overlay else assets.asset_download_lines(settings, here)
     wanted = env.packages.wanted or not (cloned or fetched)
     offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
     return [
@@ -83,7 +85,7 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
         *_directory_lines(here, command_line, here.offline),
         *cloned,
         *bundled,
-        *(install.download_lines(env) if wanted else []),
+        *(install.wheel_download_lines(env) if wanted else []),
         *fetched,
         *open_lines(here, here.offline),
         call("next_step", step_after_download(settings, here, here.offline, offline)),

@@ -2,7 +2,12 @@
 
 import pytest
 
-from lib.assets.assets import configured_assets, download_lines, install_lines, offline_lines
+from lib.assets.assets import (
+    asset_download_lines,
+    asset_install_lines,
+    asset_offline_lines,
+    configured_assets,
+)
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -17,7 +22,7 @@ def configured(repository, text):
 
 def test_nothing_configured_is_nothing_to_do(repository):
     settings, paths = repository.settings_and_paths()
-    for lines in (install_lines, download_lines, offline_lines):
+    for lines in (asset_install_lines, asset_download_lines, asset_offline_lines):
         assert lines(settings, paths) == []
 
 
@@ -51,7 +56,9 @@ def test_name_alone_leads_to_the_first_of_a_repo(repository):
         '[[assets]]\nname = "b"\nrepo = "lab/a"\nrevision = "v2"\n'
     )
     first, second = configured(repository, text)
-    named = [line for line in install_lines(*repository.settings_and_paths()) if "_set_ref" in line]
+    named = [
+        line for line in asset_install_lines(*repository.settings_and_paths()) if "_set_ref" in line
+    ]
     assert sorted(named) == sorted(
         [
             f"asset_set_ref {first.record} models--lab--a main",
@@ -88,7 +95,7 @@ def test_own_cache_of_the_environment_is_used(repository):
     text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
     repository.write("configuration.toml", text)
     settings, paths = repository.settings_and_paths()
-    assert "assets_begin /group/hf" in install_lines(settings, paths)
+    assert "assets_begin /group/hf" in asset_install_lines(settings, paths)
 
 
 def test_metric_of_another_user_is_used(run, tmp_path):
@@ -121,6 +128,6 @@ def test_download_uses_the_cache_of_the_machine_at_hand(repository):
     text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
     repository.write("configuration.toml", text)
     settings, here = repository.settings_and_paths()
-    lines = download_lines(settings, here)
+    lines = asset_download_lines(settings, here)
     assert f"assets_begin {here.hub}" in lines
     assert not any("/group/hf" in line for line in lines)

@@ -11,7 +11,7 @@ from support.builds import GIVEN, build, configure
 
 from lib.configuration.runtimes import find_runtimes
 from lib.configuration.sites import own_arch
-from lib.images.build import build_lines, download_lines
+from lib.images.build import image_build_lines, image_download_lines
 from lib.runtimes.environment import Environment
 from lib.script.command import call
 from lib.script.errors import LongshipError
@@ -106,7 +106,7 @@ def test_quote_in_the_path_is_refused_where_apptainer_breaks_on_it(runtime, repo
     )
     settings, paths = repository.settings_and_paths()
     with pytest.raises(LongshipError, match="quote in its path") as error:
-        build_lines(Environment(settings, paths, runtime), **GIVEN)
+        image_build_lines(Environment(settings, paths, runtime), **GIVEN)
     assert "paths.scratch_dir" in error.value.hint
 
 
@@ -123,7 +123,7 @@ def test_site_that_forbids_builds_is_told_before_anything_starts(image, reposito
 def test_download_is_named_after_the_target_and_lies_here(repository):
     settings, _ = configure(repository, "docker://x/base:1", 'arch = "arm64"\n')
     _, here = repository.settings_and_paths(arch="amd64")
-    found = download_lines(Environment(settings, here, "apptainer"), **GIVEN)
+    found = image_download_lines(Environment(settings, here, "apptainer"), **GIVEN)
     (begin,) = [" ".join(line.split()) for line in found if line.startswith("archive_begin ")]
     assert " /home/me/longship-data/scratch/offline/containers/base_1_arm64 " in begin
     assert begin.endswith(" apptainer singularity")
@@ -146,6 +146,6 @@ def test_archive_is_of_a_form_that_the_runtime_can_read(runtime, run, tmp_path):
 def test_offline_asks_no_registry(repository):
     settings, paths = configure(repository, "docker://x/base:1")
     for runtime in ENDINGS:
-        found = build_lines(Environment(settings, paths, runtime), **GIVEN, offline=True)
+        found = image_build_lines(Environment(settings, paths, runtime), **GIVEN, offline=True)
         assert not any("docker://" in line for line in found)
         assert any(line.startswith("build_from_archive ") for line in found)

@@ -17,7 +17,7 @@ from support.repository import toml
 from support.tiers import slow
 
 from lib import ROOT
-from lib.assets.assets import download_lines, offline_lines
+from lib.assets.assets import asset_download_lines, asset_offline_lines
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
 from lib.configuration.sites import own_arch
@@ -322,7 +322,7 @@ def carried(make, tmp_path):
     """Give a clone to which another one's download was copied, as plain files are."""
     text = asset() + asset("lab/text", 'kind = "dataset"\n')
     connected = make(text, tmp_path / "connected")
-    run_lines(connected, download_lines)
+    run_lines(connected, asset_download_lines)
     there = connected.scratch / "offline/assets"
     for path, folders, names in os.walk(there):
         for name in [*folders, *names]:
@@ -335,16 +335,16 @@ def carried(make, tmp_path):
 
 def test_what_was_downloaded_is_found_without_a_network(carried, hub, airgapped):
     hub.asked.clear()
-    run_lines(carried, offline_lines, airgapped)
+    run_lines(carried, asset_offline_lines, airgapped)
     assert content(find(carried, "lab/tiny", wrap=airgapped)) == FILES
     commit = hub.repos["lab/tiny"].new
     assert content(find(carried, "lab/tiny", ("revision", commit), wrap=airgapped)) == FILES
     assert "train.jsonl" in content(find(carried, "lab/text", ("repo_type", "dataset")))
-    again = run_lines(carried, offline_lines, airgapped)
+    again = run_lines(carried, asset_offline_lines, airgapped)
     assert "[1/2]" not in again.stderr and again.stderr.count(" is already ") == 2
     shutil.rmtree(carried.scratch / "offline")  # the cache does not need it
     assert content(find(carried, "lab/tiny", wrap=airgapped)) == FILES
-    run_lines(carried, offline_lines, airgapped)
+    run_lines(carried, asset_offline_lines, airgapped)
     assert hub.asked == []
 
 
@@ -376,7 +376,7 @@ def damage(carried, kind):
 )
 def test_bad_copy_is_told_and_nothing_of_it_is_taken(kind, message, hint, carried):
     damage(carried, kind)
-    is_told(run_lines(carried, offline_lines, check=False), message, hint)
+    is_told(run_lines(carried, asset_offline_lines, check=False), message, hint)
     assert not list(carried.scratch.glob("cache/huggingface/hub/models*/snapshots/*"))
     assert find(carried, "lab/tiny", check=False) == ""
 
@@ -388,11 +388,11 @@ def test_full_disk_of_the_target_is_told(carried, small_disk):
     more = f'[environment.set]\nHF_HOME = "{disk}/hf"\n'
     carried.configure(text + more)
     ballast = fill(disk, leave=1_000_000)
-    done = run_lines(carried, offline_lines, check=False)
+    done = run_lines(carried, asset_offline_lines, check=False)
     is_told(done, "No space left on device", "free some space")
     assert not list(disk.glob("hf/hub/models*/snapshots/*"))
     ballast.unlink()
-    run_lines(carried, offline_lines)  # copies, as links do not lead to another file system
+    run_lines(carried, asset_offline_lines)  # copies, as links do not lead to another file system
     assert content(next(disk.glob("hf/hub/models*/snapshots/*"))) == FILES
 
 
@@ -443,11 +443,11 @@ def test_code_of_metrics_and_models_is_found_without_a_network(
     metric = asset("evaluate-metric/tiny", 'kind = "space"\n')
     text = metric + asset("lab/remote") + asset("lab/code")
     connected = make(text, tmp_path / "connected")
-    run_lines(connected, download_lines)
+    run_lines(connected, asset_download_lines)
     clone = make(text, tmp_path / "target")
     shutil.copytree(connected.scratch / "offline/assets", clone.scratch / "offline/assets")
     for _ in range(2):
-        run_lines(clone, offline_lines, airgapped)
+        run_lines(clone, asset_offline_lines, airgapped)
     command = clone.command("container_run.py", str(libraries / "bin/python"), "-c", LOAD)
     done = processes.run(airgapped(command), env=clone.environment, cwd=clone.root)
     assert done.stdout == "{'tiny': 0.5}\nTinyConfig 3\n"

@@ -3,7 +3,7 @@
 import pytest
 from support.repository import toml
 
-from lib.images.build import build_lines
+from lib.images.build import image_build_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines, run_lines
 from lib.script.command import call
@@ -35,7 +35,7 @@ def test_hints_name_the_stack_of_the_command_line(repository):
     build = "python3 build_container.py --stack=pytorch"
     move = "python3 move_built_container_to_active.py --stack=pytorch"
     assert env.image_hint == f"run: {build} && {move}"
-    assert call(move) in "\n".join(build_lines(env, force=False, command_line=""))
+    assert call(move) in "\n".join(image_build_lines(env, force=False, command_line=""))
     assert env.packages.steps == ["python3 set_up.py install --stack=pytorch"]
 
 

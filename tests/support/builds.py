@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.images.build import build_lines
+from lib.images.build import image_build_lines
 from lib.runtimes.environment import Environment
 from lib.script.render import render
 
@@ -34,7 +34,7 @@ def configure(repository, image, site=""):
 def build(repository, runtime, image="docker://x/base:1", site="", **given):
     """Give the lines of a build."""
     env = Environment(*configure(repository, image, site), runtime)
-    return build_lines(env, **{**GIVEN, **given})
+    return image_build_lines(env, **{**GIVEN, **given})
 
 
 @pytest.fixture

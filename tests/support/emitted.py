@@ -71,17 +71,17 @@ JOBS = {
     "job_start_watched": partial(_job_start, restarts=3),
 }
 IMAGES = {
-    "build_container_online": partial(build.build_lines, force=False, command_line="x y"),
+    "build_container_online": partial(build.image_build_lines, force=False, command_line="x y"),
     "build_container_offline": partial(
-        build.build_lines, force=True, command_line="x y", offline=True
+        build.image_build_lines, force=True, command_line="x y", offline=True
     ),
     "build_container_download": partial(
-        build.download_lines, digest="", force=False, command_line="x y"
+        build.image_download_lines, digest="", force=False, command_line="x y"
     ),
     "move_built_container_to_active": partial(versions.move_lines, following=["x y"]),
     "move_rollback": partial(versions.use_lines, following=[], version=None),
     "move_use": partial(versions.use_lines, following=["x y"], version="1"),
-    "move_prune": versions.prune_lines,
+    "move_prune": versions.image_prune_lines,
 }
 SET_UPS = {
     "set_up": set_up.install_lines,
@@ -94,10 +94,12 @@ SET_UPS = {
 }
 # Their configuration has an overlay.
 OVERLAYS = {
-    "build_overlay": partial(overlay.build_lines, command_line="x y"),
-    "build_overlay_offline": partial(overlay.build_lines, offline=True, command_line="x y"),
-    "build_overlay_download": partial(overlay.download_lines, command_line="x y"),
-    "build_overlay_prune": lambda env: overlay.prune_lines(env.settings, env.paths, asked=False),
+    "build_overlay": partial(overlay.overlay_build_lines, command_line="x y"),
+    "build_overlay_offline": partial(overlay.overlay_build_lines, offline=True, command_line="x y"),
+    "build_overlay_download": partial(overlay.overlay_download_lines, command_line="x y"),
+    "build_overlay_prune": lambda env: overlay.overlay_prune_lines(
+        env.settings, env.paths, asked=False
+    ),
     "container_run_overlay": run_lines,
     "set_up_overlay": set_up.install_lines,
 }

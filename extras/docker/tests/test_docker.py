@@ -6,7 +6,7 @@ import pytest
 from support.builds import GIVEN, configure
 from support.repository import toml
 
-from lib.images.build import download_lines
+from lib.images.build import image_download_lines
 from lib.runtimes.choice import choose_runtime
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import check_usable, image_source
@@ -59,7 +59,7 @@ def test_required_digest_is_what_is_fetched(built_by):
 
 def test_archive_in_apptainers_form_is_of_no_use(repository):
     settings, here = configure(repository, "docker://x/base:1")
-    found = download_lines(Environment(settings, here, "docker"), **GIVEN)
+    found = image_download_lines(Environment(settings, here, "docker"), **GIVEN)
     assert not any(line.endswith(" singularity") for line in found)
 
 

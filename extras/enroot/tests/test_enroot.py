@@ -3,7 +3,7 @@
 import pytest
 from support.builds import GIVEN, configure
 
-from lib.images.build import download_lines
+from lib.images.build import image_download_lines
 from lib.runtimes.choice import choose_builder
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import check_usable, image_source
@@ -48,7 +48,7 @@ def test_image_is_made_by(image, line, built_by):
 def test_download_of_a_file_that_is_ready_is_refused(repository):
     settings, paths = configure(repository, "/x.sqsh")
     with pytest.raises(LongshipError, match="it is a file already"):
-        download_lines(Environment(settings, paths, "enroot"), **GIVEN)
+        image_download_lines(Environment(settings, paths, "enroot"), **GIVEN)
 
 
 def test_archive_without_docker_is_told_before_enroot_starts(run, tmp_path, clean_environment):
