@@ -82,7 +82,7 @@ class Code:
             elif os.path.lexists(place):
                 self.files.append(f"{above}{path}")
         last = "/"  # the last directory, whose files git can list too
-        for path in tree.names("ls-files -z --others --ignored --exclude-standard --directory"):
+        for path in _ignored(tree, any("/" in each for each in new)):
             if not path.startswith(last) and not path.endswith((".pyc", "__pycache__/")):
                 last = path if path.endswith("/") else last
                 self._add_ignored(f"{above}{path}", tree.directory / path)
@@ -103,6 +103,16 @@ class Code:
             self.tree.describe(records / self.name)
         except (OSError, GitError, LongshipError) as error:
             write_file(records / f"{self.name}.commit", f"commit unknown: {error}\n")
+
+
+def _ignored(tree: WorkingTree, has_new_directories: bool) -> list[str]:
+    """Return what git ignores; git 2.30 names a directory in a new one only in its status."""
+    found = tree.names("ls-files -z --others --ignored --exclude-standard --directory")
+    if not has_new_directories:
+        return sorted(found)
+    words = "status -z --porcelain --ignored=matching --untracked-files=all --ignore-submodules=all"
+    status = (each[3:] for each in tree.names(words) if each.startswith("!! "))
+    return sorted({*found, *(each for each in status if each.endswith("/"))})
 
 
 def freeze(file: str, scratch: str, *words: str) -> None:

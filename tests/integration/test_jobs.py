@@ -234,9 +234,13 @@ def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slu
     (clone.run(number).folder / "go").touch()
     assert slurm.wait(number) == "COMPLETED"
     assert str([sha256(each.encode()).hexdigest() for each in tokens.values()]) in slurm.log(number)
-    code = clone.runs / "code"  # what a file of the clone has, its copy has
-    assert code.stat().st_mode & 0o777 == 0o700
-    files = [each for each in clone.runs.rglob("*") if each.is_file() and code not in each.parents]
+    # what a file of the clone has, its copies have
+    copies = [clone.runs / "code", clone.run(number).folder / "code"]
+    assert {each.stat().st_mode & 0o777 for each in copies} == {0o700}
+    (archive,) = clone.run(number).folder.glob("code-*.tar")
+    assert archive.stat().st_mode & 0o777 == 0o400
+    made = [each for each in clone.runs.rglob("*") if each.is_file() and each != archive]
+    files = [each for each in made if not {*copies} & {*each.parents}]
     assert clone.run(number).folder / "repositories/longship.commit" in files
     written = b"".join([*arguments, said.encode(), *(each.read_bytes() for each in files)])
     for value in tokens.values():

@@ -300,7 +300,7 @@ def test_dry_run_shows_what_the_job_then_runs(jobs):
     assert text == run.written("launcher")
     heading, text = start.split("\n", 1)
     assert heading.endswith(f"on the first node, where start_job in {job} sources it")
-    text = text.replace("/bin/python ", "/bin/python3 ")  # as job scripts start it
+    text = re.sub(r"/bin/python(?=['\" ])", "/bin/python3", text)  # as job scripts start it
     shown, told = (
         {line.strip(" \\") for line in each.splitlines()}
         for each in (text, run.written("start.bash"))

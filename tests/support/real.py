@@ -248,9 +248,13 @@ def small_disk(require, tmp_path, clean_environment):
         (folder / "lost+found").rmdir()
         return folder
 
+    def is_unmounted(folder):  # what the test has ended may still be about to leave it
+        done = processes.run(["fusermount3", "-u", folder], env=clean_environment, check=False)
+        return done.returncode == 0
+
     yield make
     for folder in mounted:
-        processes.run(["fusermount3", "-u", folder], env=clean_environment)
+        processes.wait_until(lambda folder=folder: is_unmounted(folder))
 
 
 @pytest.fixture(scope="session")
