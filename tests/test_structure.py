@@ -162,7 +162,7 @@ def test_settings_make_few_stops(kind, most, configuration):
     ("kind", "name", "first", "most"),
     [
         ("submit", "configuration", "jobs/submit.py: request_of", 15),
-        ("build_overlay", "overlay", "packages/overlay.py: build_lines", 12),
+        ("build_overlay", "overlay", "packages/overlay.py: overlay_build_lines", 12),
     ],
 )
 def test_environment_makes_few_stops(kind, name, first, most):
