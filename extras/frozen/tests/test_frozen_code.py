@@ -515,7 +515,7 @@ def test_what_a_job_writes_next_to_its_code_is_told(run, tmp_path):
         os.utime(copy / f"loss {number}", (0, 0))
     told = run(["bash", "-c", script]).stderr
     assert told.startswith(f"longship: written next to the code, and kept in {tmp_path}/code: ")
-    assert told.count("longship/") == 5 and told.endswith(" (7 in all)\n")
+    assert told.count(" longship/") == 5 and told.endswith(" (7 in all)\n")
 
 
 def test_disk_that_is_full_at_the_start_ends_the_job(frozen, begin):
