@@ -8,7 +8,6 @@ tree without changes; so each commit is picked, and what it says is copied byte 
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import NoReturn
@@ -34,9 +33,7 @@ def prepare(
 ) -> None:
     """Write down what is to be replayed on the target, and check it out next to the repository."""
     work, copies = repository.worktree(), repository.state / "patches"
-    if os.path.lexists(work.directory):
-        message = f"{work.directory} is in the way: an update works there"
-        raise LongshipError(message, "move it away, then run the command again")
+    repository.check_place()
     copies.mkdir()
     for patch in patches_in(patches) if patches else ():
         shutil.copy(patch, copies)
@@ -50,7 +47,7 @@ def prepare(
     added, output = repository.attempt(add, work.directory, target)
     if not added or not work.succeeds("diff-files --quiet"):
         show(output)
-        repository.forget()
+        repository.forget(progress)
         message = f"cannot check out {repository.shown(target)} in {work.directory}"
         hint = "read git's output above; the repository is unchanged"
         raise write_error(work.directory.parent, message, hint)
@@ -190,4 +187,4 @@ def discard(repository: Repository, progress: Progress) -> None:
             ) from error
         note(f"{work.directory}: the state before this command is saved: git show {ref}")
     repository.remove_locks(progress)
-    repository.forget()
+    repository.forget(progress)

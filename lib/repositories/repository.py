@@ -193,13 +193,24 @@ class Repository(Git):
         self.state.mkdir(exist_ok=True)
         _replace(self.state / "progress.json", json.dumps(asdict(progress)))
 
-    def forget(self) -> None:
-        """End an update: its working tree and its state go, nothing else."""
+    def check_place(self) -> None:
+        """Stop where something else is in the place of the second working tree."""
         work = self.worktree().directory
-        shutil.rmtree(work, ignore_errors=True)
-        for file in self.own.glob("worktrees/*/gitdir"):
-            if file.read_text(encoding="utf-8") == f"{work}/.git\n":
-                shutil.rmtree(file.parent)
+        if os.path.lexists(work):
+            message = f"{work} is in the way: an update works there"
+            raise LongshipError(message, "move it away, then run the command again")
+
+    def forget(self, progress: Progress) -> None:
+        """End an update: its working tree and its state go, nothing else.
+
+        Without a target it has made no working tree: what is in its place is the user's.
+        """
+        work = self.worktree().directory
+        if progress.target:
+            shutil.rmtree(work, ignore_errors=True)
+            for file in self.own.glob("worktrees/*/gitdir"):
+                if file.read_text(encoding="utf-8") == f"{work}/.git\n":
+                    shutil.rmtree(file.parent)
         if self.state.exists():
             removed = self.state.with_name("longship-update.removed")
             shutil.rmtree(removed, ignore_errors=True)

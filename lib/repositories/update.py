@@ -78,7 +78,7 @@ def update(configured: Configured) -> None:
     target = find_target(repository)
     if _is_up_to_date(repository, target):
         show(f"{configured.name} is up to date: {repository.shown(target)}")
-        repository.forget()
+        repository.forget(progress)
     else:
         before = repository.shown("HEAD")
         _replay_on(repository, progress, target)
@@ -244,7 +244,7 @@ def _finish(repository: Repository, progress: Progress) -> None:
             show(f"{repository.name}: your changes are replayed; saved as they were in {saved}")
     repository.remove_locks(progress)
     fetch_submodules(repository)
-    repository.forget()
+    repository.forget(progress)
 
 
 def _save_version(repository: Repository, target: str, patched: str) -> None:

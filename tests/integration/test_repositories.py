@@ -929,6 +929,25 @@ def test_announced_file_is_refused_before_anything_is_touched(work):
     assert mine.git("status", "--porcelain") == "A  announced.py\n"
 
 
+def test_what_lies_in_the_place_of_the_second_working_tree_stays(work):
+    mine = work.install()
+    theirs = mine.folder.with_name(f"{mine.folder.name}.update")
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("mine\n")
+    work.update()  # it is up to date
+    work.release(data__py="2\n")
+    before = mine.state()
+    for words in (["update"], ["update"], ["update", "--continue"]):
+        done = work.set_up(*words, check=False)
+        is_told(done, f"{theirs} is in the way", "move it away")
+        assert mine.state() == before
+    work.set_up("update", "--abort")
+    assert mine.state() == before and (theirs / "thesis.txt").read_text() == "mine\n"
+    theirs.rename(work.folder / "moved away")
+    work.update()
+    assert (mine.folder / "data.py").read_text() == "2\n" and not theirs.exists()
+
+
 def test_ctrl_c_ends_what_was_started(work):
     waiting = work.folder / "a server that never answers"
     waiting.write_text("#!/bin/sh\necho $$ >" + f"'{work.folder}/pid'" + "\nexec sleep 1000\n")
