@@ -91,7 +91,7 @@ class Invocation(NamedTuple):
         if self.dry_run:
             from lib.commands.dry_run import print_scripts
 
-            print_scripts(name, script, later())
+            print_scripts(script, later())
         else:
             execute.become(script, name, arguments, self.environ)
 

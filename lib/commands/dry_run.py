@@ -5,23 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from lib.script.command import call, comment
+from lib.script.command import comment
 
 _END_OF_PLAN = "\n}\n"
 
 
-def print_scripts(name: str, script: str, later: Iterable[tuple[str, str]]) -> None:
+def print_scripts(script: str, later: Iterable[tuple[str, str]]) -> None:
     """Print the script of a command, and below it those that run later, each with where it runs.
 
     bash, which may read them from a pipe, ends after the first.
     """
-    shown = _plan if sys.stdout.isatty() else str
+    on_terminal = sys.stdout.isatty()
+    shown, between = (_plan, "\n") if on_terminal else (str, "\nexit\n\n")
     texts = [shown(script), *(f"{_heading(where)}\n{shown(text)}" for where, text in later)]
-    if sys.stdout.isatty():
-        whole = call("python3", name, *sys.argv[1:])
-        print(*texts, comment(f"with all functions: {whole} | less"), sep="\n")
-    else:
-        sys.stdout.buffer.write("\nexit\n\n".join(texts).encode(errors="surrogateescape"))
+    if on_terminal:
+        texts.append(comment("to see the functions too, append to the command: | less") + "\n")
+    sys.stdout.buffer.write(between.join(texts).encode(errors="surrogateescape"))
 
 
 def _heading(where: str) -> str:

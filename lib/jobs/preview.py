@@ -8,6 +8,7 @@ from typing import Callable
 from lib.configuration.partitions import time_text
 from lib.jobs.launcher import described
 from lib.jobs.request import Request
+from lib.jobs.size import run_name
 from lib.jobs.start import Start, start_lines, start_of
 from lib.runtimes.launch import run_lines
 from lib.script.render import render
@@ -39,9 +40,12 @@ def preview(request: Request, title: Callable[[str], str]) -> Iterator[tuple[str
 
 def _expected(request: Request) -> Start:
     """Return the start of a job that Slurm has not seen yet."""
-    env, size = request.env, request.size
-    run = env.paths.runs / f"{_ID}-{size.name}"
-    return start_of(env, run, _facts(request), request.arguments)
+    env, facts = request.env, _facts(request)
+    # what the submission forgets, if it is typed in a job
+    theirs = ("SLURM_", "LONGSHIP_JOB_")
+    environ = {k: v for k, v in env.settings.environ.items() if not k.startswith(theirs)}
+    env = env._replace(settings=env.settings._replace(environ=environ))
+    return start_of(env, env.paths.runs / run_name(facts), facts, request.arguments)
 
 
 def _facts(request: Request) -> Mapping[str, str]:

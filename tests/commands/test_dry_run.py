@@ -1,9 +1,6 @@
 """What --dry-run prints: all that will run, here and later; on a terminal, the plans alone."""
 
-import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from support.repository import Clone
@@ -16,8 +13,7 @@ JOB = "local/run_training_local.sbatch"
 
 @pytest.fixture
 def clone(tmp_path, clean_environment):
-    path = f"{Path(sys.executable).parent}:{clean_environment['PATH']}"  # python3 has click
-    made = Clone(ROOT, tmp_path / "it's a clone", {**clean_environment, "PATH": path})
+    made = Clone(ROOT, tmp_path / "it's a clone", clean_environment)
     made.configure(f'container.runtime = "host"\npaths.scratch_dir = "{tmp_path}/s"\n')
     return made
 
@@ -46,20 +42,31 @@ def test_job_that_starts_no_run_is_one_script(clone):
     assert "\nexit\n" not in clone.dry_run("submit.py", "local/own.sbatch")
 
 
+def test_job_in_which_it_is_typed_is_not_the_one_that_is_shown(clone):
+    typed = [*clone.command("submit.py", "--dry-run", JOB)]
+    theirs = {
+        **{"SLURM_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1", "SLURM_CLUSTER_NAME": "c"},
+        **{"LONGSHIP_JOB_RERUN": "/gone", "LONGSHIP_JOB_VALUES": "/gone"},
+    }
+    words = {"cwd": clone.root, "capture_output": True, "text": True, "check": True}
+    alone, inside = (
+        subprocess.run(typed, env={**clone.environment, **more}, **words).stdout
+        for more in ({}, theirs)
+    )
+    assert alone == inside
+
+
 @pytest.mark.extras("usage")
 @pytest.mark.parametrize(
     ("script", "words", "plans"), [("container_run.py", ["true"], 1), ("submit.py", [JOB], 4)]
 )
 def test_terminal_shows_the_plans(script, words, plans, clone):
-    command = ["python3", clone.root / script, "--dry-run", *words]
+    command = clone.command(script, "--dry-run", *words)
     with Terminal(command, env=clone.environment, cwd=clone.root) as terminal:
         assert terminal.end() == 0
     said = terminal.said.replace("\r\n", "\n")
-    (whole,) = re.findall(r"# with all functions: (.*) \| less\n$", said)
-    printed = subprocess.run(
-        whole, shell=True, capture_output=True, text=True, cwd=clone.root, env=clone.environment
-    ).stdout
-    scripts = printed.split("\nexit\n\n")
+    assert said.endswith("\n# to see the functions too, append to the command: | less\n")
+    scripts = clone.dry_run(script, *words).split("\nexit\n\n")
     assert len(scripts) == plans == said.count("longship_main() {")
     for each in scripts:
         plan, rest = each.split("\n}\n", 1)
