@@ -141,7 +141,7 @@ def test_progress_of_an_update_is_complete_and_forgotten_at_once(tmp_path, run):
     file.with_name("progress.json.partial").write_text("{")  # killed while it was written
     assert repository.progress() == Progress(["a b", "\udcff"], "x", todo=[["commit", "y"]])
     repository.state.with_name("longship-update.removed").mkdir()  # killed while it was removed
-    repository.forget()
+    repository.forget(repository.progress())
     assert not list(repository.own.glob("longship-*"))
 
 
