@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lib.commands import Invocation
-from lib.commands.options import complete, script_options
+from lib.commands.options import script_options
 from lib.images import versions
 from lib.images.list import images_as_json, list_images
 from lib.runtimes.packages import SET_UP_COMMAND
@@ -22,7 +22,6 @@ _NAME = "move_built_container_to_active.py"
     "--use",
     metavar="VERSION",
     help="Activate VERSION, as shown by --list.",
-    shell_complete=complete("version"),
 )
 @click.option("--prune", is_flag=True, help="Delete inactive versions that no job has pinned.")
 @script_options

@@ -48,10 +48,6 @@ class JobCommand(click.Command):
         ctx.params["words"] += tuple(after)
         return found
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list:
-        """Offer the options of sbatch too, behind a job."""
-        return super().shell_complete(ctx, incomplete) + complete("option")(ctx, self, incomplete)
-
 
 class _Submit(WithVerbs, JobCommand):
     """The command of submit.py."""
@@ -101,7 +97,6 @@ def submission_options(function: Callable[..., None]) -> Callable[..., None]:
             nargs=-1,
             type=click.UNPROCESSED,
             metavar="[SBATCH_OPTION...] [-- ARGUMENT...]",
-            shell_complete=complete("words"),
         ),
     ):
         command = add(command)
