@@ -55,8 +55,6 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
             "submit the job again: python3 submit.py SITE/JOB.sbatch",
         ) from error
     arguments = tuple(text.split("\0")[:-1])
-    if task:  # an array replaces @{FILE}, see extras/sweep
-        arguments = tuple(each.replace("@{", "@@{") for each in arguments)
     name = "job.salloc" if (run / "job.salloc").exists() else "job.sbatch"
     job = read_job_file(run, str(run / name))._replace(path=run / name)
     return job, options, arguments

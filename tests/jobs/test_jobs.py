@@ -220,7 +220,7 @@ def test_gpus_of_the_command_line_win(site, submit):
 def test_log_lies_beside_the_runs(site, submit):
     runs = f"--output={site.scratch}/runs"
     assert options_of(submit())[-1] == f"{runs}/%j-%x.log"
-    assert options_of(submit("--array=0-3"))[-1] == f"{runs}/%A_%a-%x.log"
+    assert options_of(submit("--array=0-3", agreed=True))[-1] == f"{runs}/%A_%a-%x.log"
     assert options_of(submit("-o", "x"))[1:] == ["--output=x"]
     assert options_of(submit(environ={"SBATCH_OUTPUT": "x"})) == ["--account=acc"]
 
@@ -264,7 +264,7 @@ def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit
             "train: 2 nodes of gpu for at most 00:30:00; at most 48.0 core-hours",
         ),
         ([], {"chain": 2}, "01:00:00, 2 jobs; at most 96.0 core-hours"),
-        (["--array=0-1"], {}, "01:00:00, 2 jobs; at most 96.0 core-hours"),
+        (["--array=0-1"], {"agreed": True}, "01:00:00, 2 jobs; at most 96.0 core-hours"),
         (["-a1-45"], {"agreed": True}, "01:00:00, 45 jobs; at most 2,160.0 core-hours"),
         (
             ["-pfree"],

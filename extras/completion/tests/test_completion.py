@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import re
 import shlex
 import shutil
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from support.forks import clone_with_forks
-from support.repository import Clone
 from test_structure import ENTRIES
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -105,7 +105,7 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
     assert told in single.stderr
     job = single.stdout.split()[0]
     chain = clone.submit(*hold, "--chain=2").stdout.split()
-    array = clone.job(*hold, "--array=0-1")
+    array = clone.job(*hold, "--array=0-1", "--yes")
     live = clone.submit(*hold, "--live")
     assert "code: not frozen: the job runs the files of" in live.stderr
     text = (clone.root / "configuration.toml").read_text()
