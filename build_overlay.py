@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Pack the Python packages into one file: see --help."""
 
-import lib
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # PYTHONSAFEPATH leaves it out
+import lib  # noqa: E402
 
 
 def main():

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Run a command, or an interactive shell, inside the environment: see --help."""
 
-import lib
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # PYTHONSAFEPATH leaves it out
+import lib  # noqa: E402
 
 
 def main():

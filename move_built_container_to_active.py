@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Put the new image in use, or go back to the one before: see --help."""
 
-import lib
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # PYTHONSAFEPATH leaves it out
+import lib  # noqa: E402
 
 
 def main():

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Set up what runs on top of the image, the Python packages first of all: see --help."""
 
-import lib
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # PYTHONSAFEPATH leaves it out
+import lib  # noqa: E402
 
 
 def main():

@@ -97,4 +97,5 @@ def _open_streams():
             setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: SIM115
 
 
+os.environ.pop("PYTHONSAFEPATH", None)  # the scripts and train.py import what is beside them
 _check_python()

@@ -48,7 +48,7 @@ PLAIN = {
     """,
     "in a venv, whose directory is closed": """
         lib/packages/venv.bash: venv_install_packages venv_activate
-        lib/packages/inside/layer_venv.py: layer
+        lib/packages/inside/layer_venv.py: _name_packages layer
         extras/overlay_speed/inside/module_index.py: write
     """,
     "in project_dir, which is closed": """

@@ -26,7 +26,7 @@
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
-declare -g overlay_format=4 # what is built changes with it, from the same inputs
+declare -g overlay_format=5 # what is built changes with it, from the same inputs
 
 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 declare -g overlay_time=315532800
@@ -184,6 +184,7 @@ overlay_install() {
   if [[ -s $work/pins.txt ]]; then
     installer_run "$overlay_prefix" "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
   fi
+  venv_check_packages "$overlay_prefix"
 }
 
 # overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the

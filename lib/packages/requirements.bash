@@ -51,7 +51,9 @@ requirements_check() {
     if [[ $word == "$repositories_directory"/* ]]; then
       hint="set requirements in the repository's table of configuration.toml to a file of the repository"
     fi
-    [[ $word == -r || -r $word ]] || fail "requirements file not found: $word" "$hint"
+    if [[ $word == -r ]]; then continue; fi
+    [[ -r $word ]] || fail "requirements file not found: $word" "$hint"
+    requirements_check_file "$word"
   done
   for name in ${source_names[@]+"${source_names[@]}"}; do
     [[ -f $repositories_directory/$name/pyproject.toml || -f $repositories_directory/$name/setup.py ]] ||
@@ -65,14 +67,50 @@ requirements_check() {
   done
 }
 
+# requirements_check_file FILE: fail if it is in another format than pip and uv read, or names what
+# only its author has.
+requirements_check_file() {
+  local lines line
+  local -r page='docs/how-to/from_conda.md' word='^[[:space:]]*(-e|--editable)?[[:space:]=]*'
+  case $(LC_ALL=C od -An -N 2 -tx1 -- "$1") in
+    ' ff fe' | ' fe ff')
+      fail "requirements file is UTF-16, not UTF-8: $1" \
+        "run: $(printf 'iconv -f UTF-16 -t UTF-8 -o %q.utf8 %q && mv %q.utf8 %q' "$1" "$1" "$1" "$1")"
+      ;;
+  esac
+  case $1 in
+    *.yml | *.yaml) fail "not a requirements file of pip: $1" "for a conda environment: $page" ;;
+    *.lock | *.toml) fail "not a requirements file of pip: $1" \
+      "export one: uv export --no-hashes -o requirements.txt; or: poetry export -o requirements.txt" ;;
+  esac
+  lines=$(requirements_print_file "$1")
+  while IFS= read -r line; do
+    if [[ $line =~ $word\.{1,2}(/|\[|[[:space:]]|$) ]]; then
+      fail "requirements file $1 names a directory: ${line#"${line%%[![:space:]]*}"}" \
+        "name the project under [[repositories]] in configuration.toml: docs/how-to/repositories.md"
+    elif [[ $line =~ ^[[:space:]]*([^[:space:]@#]+)[[:space:]]*@[[:space:]]*file://(/[^[:space:]]*) &&
+      ! -e ${BASH_REMATCH[2]} ]]; then
+      fail "requirements file $1 names a file of another machine: ${BASH_REMATCH[0]}" \
+        "list a conda environment with: pip list --format=freeze; see $page"
+    fi
+  done <<<"$lines"
+}
+
 # requirements_explain_index OUTPUT: fail if uv or pip says that the package index is not reachable.
 requirements_explain_index() {
-  local host=''
-  if [[ $1 =~ fetch:\ \`?https?://([^/\`]+) || $1 =~ host=\'([^\']+) ]]; then host=" ${BASH_REMATCH[1]}"; fi
+  local host='' named
+  # a file that the requirements name, not one of the index
+  if [[ $1 =~ https?://[^[:space:]\`\']+[.](whl|zip|tar[.]gz) ]]; then
+    named=$(strip_passwords <<<"${BASH_REMATCH[0]}")
+    if [[ $(requirements_print) == *"$named"* ]]; then host=$named; fi
+  fi
+  if [[ -z $host && ($1 =~ fetch:\ \`?https?://([^/\`]+) || $1 =~ host=\'([^\']+)) ]]; then
+    host="the package index ${BASH_REMATCH[1]}"
+  fi
   case ${1,,} in
     *'error sending request'* | *newconnectionerror* | *connecttimeout* | *proxyerror* | *'timed out'* | \
       *'connection refused'* | *'connection reset'* | *'network is unreachable'* | *'name resolution'*)
-      fail "cannot reach the package index$host" \
+      fail "cannot reach ${host:-the package index}" \
         "check the network and the proxy: python3 doctor.py; without network: $offline_command"
       ;;
   esac
@@ -104,8 +142,10 @@ requirements_print_file() {
     if [[ ! $line =~ $include ]]; then continue; fi
     line=${BASH_REMATCH[2]}
     if [[ $line != /* ]]; then line=${1%/*}/$line; fi
-    # files can include each other
-    if [[ -f $line ]] && ((${2:-0} < 9)); then requirements_print_file "$line" "$((${2:-0} + 1))"; fi
+    if [[ ! -f $line ]]; then continue; fi # an address
+    ((${2:-0} < 9)) ||
+      fail "requirements file includes itself: $line" "remove the line: ${BASH_REMATCH[0]}"
+    requirements_print_file "$line" "$((${2:-0} + 1))"
   done <"$1"
 }
 

@@ -56,6 +56,7 @@ venv_install() {
   step 2/4 'Installing the packages'
   venv_install_packages "$image_torch"
   venv_run_scripts
+  venv_check_packages "$venv_new"
   step 3/4 'Byte-compiling the packages'
   venv_compile "$venv_new" 0
   step 4/4 'Activating the venv'
@@ -107,6 +108,26 @@ venv_create() {
   inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "cannot create the venv $1" \
       "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
+  if [[ $base != host ]]; then
+    inside python3 "$longship_library/packages/inside" layer_venv.layer_image "$1" ||
+      fail_writing "${1%/*}" "cannot create the venv $1 above the image's packages" \
+        "read Python's output above"
+  fi
+}
+
+# venv_check_packages DIR: fail if it does not see a package of the image or of the requirements, to
+# whatever place the installer has put it.
+venv_check_packages() {
+  local output word present= # not `image`: that is the runtime's, in `inside`
+  local -a files=()
+  local -r functions=$longship_library/packages/inside
+  if [[ $base != host ]]; then present=$(inside python3 "$functions" layer_venv.print_packages); fi
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    if [[ $word != -r ]]; then files+=("$word"); fi
+  done
+  output=$(inside "$1/bin/python" "$functions" layer_venv.check "$present" ${files[@]+"${files[@]}"} 2>&1) ||
+    fail "the new environment lacks ${output%%$'\n'*}; the active one is unchanged" \
+      "look for an option that redirects an installation: python3 container_run.py python3 -m pip config list"
 }
 
 # venv_install_packages IMAGE_TORCH: install the packages of the lock file, or the newest versions.

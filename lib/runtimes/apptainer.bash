@@ -32,6 +32,33 @@ sif_check() {
     fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
+# sif_forget_options: unset the caller's options of the runtime, which would change what every
+# program finds inside. Binds, libraries that a site's module adds, places of files, logins and what
+# a container around this one has set stay.
+sif_forget_options() {
+  local variable path
+  local -a ignored=() paths
+  for variable in "${!APPTAINER@}" "${!SINGULARITY@}"; do
+    case ${variable#*_} in
+      BIND | BINDPATH)
+        IFS=, read -r -a paths <<<"${!variable}"
+        for path in ${paths[@]+"${paths[@]}"}; do
+          [[ -e ${path%%:*} ]] || fail "$variable names a path that does not exist: ${path%%:*}" \
+            "correct it, or run: unset $variable"
+        done
+        ;;
+      MOUNT | LD_LIBRARY_PATH | USERNS | CACHEDIR | TMPDIR | CONFIG* | DOCKER_* | MESSAGELEVEL) ;;
+      CONTAINER | NAME | COMMAND | ENVIRONMENT | APPNAME) ;;
+      *) ignored+=("$variable") ;;
+    esac
+  done
+  if ((${#ignored[@]})); then
+    unset "${ignored[@]}"
+    # of the ranks of a job, the first tells it
+    if [[ ${SLURM_PROCID:-0} == 0 ]]; then note "ignoring from the environment: ${ignored[*]}"; fi
+  fi
+}
+
 # sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
 sif_add_home() {
   local -r home=${HOME:-}

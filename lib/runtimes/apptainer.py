@@ -45,6 +45,7 @@ def options(env: Environment) -> list[str]:
     """Return the lines that collect the options; this runtime keeps environment and directory."""
     return [
         array("options", env.machine.runtime_options),
+        call("sif_forget_options"),
         call("sif_add_home"),
         *bind_lines(env),
         *overlay_lines(env, "overlay_mount", IMAGE),

@@ -25,8 +25,16 @@ from lib.script.quoting import NAME, Expansion, Word, name, word
 UNSET = (
     *("BASH_ENV", "ENV", "LD_PRELOAD", "LESSOPEN"),
     *("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPATH", "CMAKE_LIBRARY_PATH", "CMAKE_PREFIX_PATH"),
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "VIRTUAL_ENV"),
+    *(
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "PYTHONUSERBASE",
+        "PYTHONSAFEPATH",
+        "VIRTUAL_ENV",
+    ),
     *("CONDA_*", "_CE_*"),
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "UV_PYTHON", "UV_SYSTEM_PYTHON"),
     *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"),  # before HF_HOME, below
 )
 
@@ -157,6 +165,7 @@ def environment_script(
     shares_hub = paths.is_shared and "HF_HOME" not in environment.set
     lines = [
         export("PYTHONNOUSERSITE", "1"),
+        export("PIP_USER", "0"),  # whatever pip.conf says: what is installed there is not seen
         export("UV_LINK_MODE", "copy"),  # a change in one venv must not reach uv's cache and others
         export("LONGSHIP_ROOT", paths.root),
         export("LONGSHIP_MACHINE", settings.machine.name),

@@ -44,9 +44,11 @@ def test_help_fits_a_terminal(script, run, clean_environment):
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("script_name", SCRIPTS)
-def test_version_is_printed(script_name, script):
-    assert script(script_name, "--version").stdout == f"Longship {VERSION}\n"
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_version_is_printed(script, run, clean_environment):
+    env = {**clean_environment, "PYTHONSAFEPATH": "1"}  # Python does not look beside the script
+    done = run([sys.executable, f"{ROOT}/{script}", "--version"], env=env)
+    assert done.stdout == f"Longship {VERSION}\n"
 
 
 def test_options_of_submit_are_known_beside_those_of_sbatch():

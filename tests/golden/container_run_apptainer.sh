@@ -9,15 +9,17 @@ longship_main() {
 
   # The host's compilers and Python must not leak into the environment.
   unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
-    CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
-    "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
-    MY_HOST_ONLY "${!MY_HOST_@}"
+    CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONSAFEPATH \
+    VIRTUAL_ENV "${!CONDA_@}" "${!_CE_@}" PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON \
+    UV_SYSTEM_PYTHON HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE MY_HOST_ONLY \
+    "${!MY_HOST_@}"
 
   program_check apptainer
   image=/e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
   sif_check "$image" arm64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
   host_check_arch arm64 "the image $image"
   options=()
+  sif_forget_options
   sif_add_home
   bind_add_if_exists /e/project1/project_465000000/me/longship
   bind_add_if_exists /e/scratch/project_465000000/me/longship
@@ -36,6 +38,7 @@ longship_main() {
 # The environment inside, the same for every runtime: POSIX sh.
 # shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
 longship_contract='export PYTHONNOUSERSITE=1
+export PIP_USER=0
 export UV_LINK_MODE=copy
 export LONGSHIP_ROOT='"'"'/e/project1/project_465000000/me/long&ship'"'"'
 export LONGSHIP_MACHINE=jpb
@@ -141,6 +144,33 @@ sif_check() {
   esac
   [[ $found == "$arch" ]] ||
     fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
+}
+
+# sif_forget_options: unset the caller's options of the runtime, which would change what every
+# program finds inside. Binds, libraries that a site's module adds, places of files, logins and what
+# a container around this one has set stay.
+sif_forget_options() {
+  local variable path
+  local -a ignored=() paths
+  for variable in "${!APPTAINER@}" "${!SINGULARITY@}"; do
+    case ${variable#*_} in
+      BIND | BINDPATH)
+        IFS=, read -r -a paths <<<"${!variable}"
+        for path in ${paths[@]+"${paths[@]}"}; do
+          [[ -e ${path%%:*} ]] || fail "$variable names a path that does not exist: ${path%%:*}" \
+            "correct it, or run: unset $variable"
+        done
+        ;;
+      MOUNT | LD_LIBRARY_PATH | USERNS | CACHEDIR | TMPDIR | CONFIG* | DOCKER_* | MESSAGELEVEL) ;;
+      CONTAINER | NAME | COMMAND | ENVIRONMENT | APPNAME) ;;
+      *) ignored+=("$variable") ;;
+    esac
+  done
+  if ((${#ignored[@]})); then
+    unset "${ignored[@]}"
+    # of the ranks of a job, the first tells it
+    if [[ ${SLURM_PROCID:-0} == 0 ]]; then note "ignoring from the environment: ${ignored[*]}"; fi
+  fi
 }
 
 # sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
@@ -380,6 +410,11 @@ fail_writing() {
       'free some space, or set [paths] in configuration.toml; then run the command again'
   fi
   fail "$2" "$3"
+}
+
+# note TEXT: print information that is not an error.
+note() {
+  print_messages note "$1"
 }
 
 # ---------- lib/script/private.bash

@@ -241,6 +241,31 @@ def test_what_is_on_the_list_does_not_leak_from_the_host(clone):
     assert "/of the host" not in found.values()
 
 
+def test_options_of_the_runtime_are_not_those_of_the_callers_shell(prepared, tmp_path):
+    clone = prepared("apptainer")
+    asked = {
+        "APPTAINERENV_PYTHONPATH": "/of the host",
+        "APPTAINER_CLEANENV": "1",
+        "APPTAINER_PWD": "/",
+        "SINGULARITYENV_CC": "/of the host",
+    }
+    kept = {"HF_TOKEN": SECRET, "APPTAINER_BIND": f"{tmp_path}:/mnt"}
+    words = ["sh", "-c", 'pwd; ls /mnt; echo "[$PYTHONPATH] [$CC] [$HF_TOKEN]"']
+    (tmp_path / "a file").touch()
+    done = clone.container_run(*words, env={**asked, **kept}, cwd=tmp_path)
+    assert done.stdout == f"{tmp_path}\na file\n[] [] [{SECRET}]\n"
+    assert f"note: ignoring from the environment: {' '.join(asked)}\n" in done.stderr
+    quiet = clone.container_run("true", env={**asked, "SLURM_PROCID": "1"})
+    assert "ignoring" not in quiet.stderr
+
+
+def test_missing_directory_of_a_bind_of_the_callers_shell_is_told(prepared):
+    env = {"APPTAINER_BINDPATH": "/etc,/no such:/mnt"}
+    done = prepared("apptainer").container_run("true", env=env, check=False)
+    hint = is_told(done, "APPTAINER_BINDPATH names a path that does not exist: /no such")
+    assert hint.endswith("run: unset APPTAINER_BINDPATH")
+
+
 def test_preloaded_library_does_not_leak(clone, tmp_path):
     program = ["sh", "-c", "echo [$LD_PRELOAD] [$BASH_ENV] [$ENV]"]
     env = {"LD_PRELOAD": f"{tmp_path}/none.so", "BASH_ENV": "/dev/null", "ENV": "/dev/null"}

@@ -156,7 +156,7 @@ def test_frozen_packages_say_what_they_are_and_not_when_they_were_made(freeze, t
     packages = freeze()
     manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
     assert manifest == {
-        "format": "4",
+        "format": "5",
         "image": 'sha256:1"',
         "python": "3.12.1",
         "architecture": "amd64",

@@ -113,6 +113,65 @@ def test_index_that_is_not_reached_is_told(start, said, index, bash):
     assert hint.endswith("python3 doctor.py; without network: offline-mode")
 
 
+def test_wheel_that_is_not_reached_is_named_and_not_the_index(bash, tmp_path):
+    wheel = "https://example.org/a-1.0+cu130-py3-none-any.whl"
+    said = f"  cause: error sending request for url ({wheel})"
+    (tmp_path / "wheel.txt").write_text(f"{wheel}\n")
+    done = bash(
+        f"requirements=(-r {tmp_path}/wheel.txt)", 'requirements_explain_index "$TEXT"', said=said
+    )
+    assert f"error: cannot reach {wheel}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "hint"),
+    [
+        (b"-e .\nsix\n", "{0} names a directory: -e .", "name the project under [[repositories]]"),
+        (b"  ./libs/x[all]\n", "{0} names a directory: ./libs/x[all]", "under [[repositories]]"),
+        (b"--editable=../x\n", "{0} names a directory: --editable=../x", "[[repositories]]"),
+        ("six==1\n".encode("utf-16"), "is UTF-16, not UTF-8: {0}", "run: iconv -f UTF-16"),
+        (
+            b"six\ncolorama @ file:///croot/colorama_1/work\n",
+            "{0} names a file of another machine: colorama @ file:///croot/colorama_1/work",
+            "pip list --format=freeze",
+        ),
+        (b"-r it.txt\nsix\n", "includes itself: {0}", "remove the line: -r it.txt"),
+    ],
+)
+def test_file_that_means_something_else_elsewhere_is_refused(content, error, hint, bash, tmp_path):
+    (tmp_path / "it.txt").write_bytes(content)
+    done = bash(
+        "repositories_directory=/r", f"requirements=(-r {tmp_path}/it.txt)", "requirements_check"
+    )
+    told = done.stderr.splitlines()
+    assert done.returncode == 1 and len(told) == 2, done.stderr
+    assert told[0] == f"error: requirements file {error.format(tmp_path / 'it.txt')}"
+    assert hint in told[1]
+
+
+@pytest.mark.parametrize("name", ["environment.yml", "poetry.lock", "pylock.toml"])
+def test_file_of_another_tool_is_refused(name, bash, tmp_path):
+    (tmp_path / name).write_text("a: b\n")
+    done = bash(
+        "repositories_directory=/r", f"requirements=(-r {tmp_path}/{name})", "requirements_check"
+    )
+    assert f"error: not a requirements file of pip: {tmp_path}/{name}\n" in done.stderr
+
+
+def test_ordinary_files_are_accepted(bash, tmp_path):
+    (tmp_path / "wheels").mkdir()
+    text = f"-e git+https://example.org/x.git#egg=x\n-f ./wheels\na @ file://{tmp_path}/wheels\n"
+    (tmp_path / "it.txt").write_text(f"{text}-r more.txt\n-c ./constraints.txt\n# -e .\n")
+    (tmp_path / "more.txt").write_text("b[c]>=1.2; python_version > '3'  # ./x\n")
+    done = bash(
+        "repositories_directory=/r",
+        f"requirements=(-r {tmp_path}/it.txt)",
+        "requirements_check",
+        "echo fine",
+    )
+    assert done.stdout == "fine\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("said", "name"),
     [

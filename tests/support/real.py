@@ -91,22 +91,27 @@ def _make_root_tar(
     return cache.cached(f"{name}-{cache.fingerprint(source, options)}.tar", build)
 
 
+def pack_image(base_tar, file, environment, change=lambda folder: None):
+    """Make an Apptainer image of the small Debian, after a change of its unpacked files."""
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix="unpacked-") as folder:
+        # No device nodes: an ordinary user may not make them, and the runtime brings its own.
+        unpack = ["tar", "--extract", "--exclude=./dev/*", "--file", base_tar, "-C", folder]
+        processes.run(unpack, env=environment)
+        change(Path(folder))
+        # lz4 packs three times as fast as the default; the image is a little larger.
+        pack = ["apptainer", "build", "--mksquashfs-args=-comp lz4", file, folder]
+        processes.run(pack, env=environment, timeout=600)
+        processes.run(["chmod", "-R", "u+w", folder], env=environment)
+
+
 @pytest.fixture(scope="session")
 def base_image(require, base_tar, session_environment):
     """Give an Apptainer image of the small Debian. Do not change it: copy it first."""
     require("apptainer")
 
-    def build(partial):
-        with tempfile.TemporaryDirectory(dir=partial.parent, prefix="unpacked-") as folder:
-            # No device nodes: an ordinary user may not make them, and the runtime brings its own.
-            unpack = ["tar", "--extract", "--exclude=./dev/*", "--file", base_tar, "-C", folder]
-            processes.run(unpack, env=session_environment)
-            # lz4 packs three times as fast as the default; the image is a little larger.
-            pack = ["apptainer", "build", "--mksquashfs-args=-comp lz4", partial, folder]
-            processes.run(pack, env=session_environment, timeout=600)
-            processes.run(["chmod", "-R", "u+w", folder], env=session_environment)
-
-    return cache.cached(f"{base_tar.stem}.sif", build)
+    return cache.cached(
+        f"{base_tar.stem}.sif", lambda partial: pack_image(base_tar, partial, session_environment)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,8 @@ def describe_archive(directory, archive):
 class Image:
     """The relevant files of an image, with all layers merged.
 
-    `links` has the target of each Python in a ``bin``, "" for a file; `glibc` is "" if not found.
+    `links` has the target of each Python in a ``bin``, "" for a file, and the marks of virtual
+    environments; `glibc` is "" if not found.
     """
 
     def __init__(self, archive):
@@ -105,7 +106,7 @@ class Image:
                 for each in list(found):
                     if f"{each}/".startswith(f"{gone}/"):
                         del found[each]
-        elif _PYTHON.fullmatch(path):
+        elif _PYTHON.fullmatch(path) or name == "pyvenv.cfg":
             self.links[path] = member.linkname if member.issym() else ""
         elif (member.isfile() or member.islnk()) and _METADATA.fullmatch(path):
             self.metadata[path] = layer.extractfile(member).read().decode("utf-8", "replace")
@@ -125,7 +126,8 @@ class Image:
                 path = path.lstrip("/")
             prefix, _, version = path.rpartition("/bin/python")
             if path in self.links and "." in version:
-                return prefix, version
+                above = posixpath.dirname(directory)
+                return (above if f"{above}/pyvenv.cfg" in self.links else prefix), version
         return None
 
     def packages(self, prefix, version):

@@ -1,23 +1,55 @@
-"""Let a venv see the packages of an overlay, below its own, and start the overlay's programs.
+"""Let a venv see the packages of an overlay and of the image, below its own.
 
-A program such as torchrun starts its workers with its own Python: from the overlay they would not
+A program of an overlay, such as torchrun, starts its workers with its own Python: they would not
 see what the venv has. So the venv has a program of the same name that starts it with the venv's.
 """
 
 import glob
+import importlib.metadata
 import os
+import re
 import shlex
 import sys
 
+from resolve_packages import requirement_lines
+
+VERSION = "python{}.{}".format(*sys.version_info)
+_NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:[\[=<>!~@#]|--|$)")
+
+
+def layer_image(venv):
+    """Let the new venv see what the image's Python, which runs this, sees.
+
+    A venv on top of a virtual environment is one on top of what that is based on: the packages
+    between them are named in a file.
+    """
+    if sys.prefix != sys.base_prefix:
+        _name_packages(venv, "~~longship_image.pth", f"{sys.prefix}/lib/{VERSION}/site-packages")
+
+
+def print_packages():
+    """Print the names of the packages that this Python sees."""
+    print(*sorted(_found()))
+
+
+def check(image, *requirements):
+    """Exit if this Python lacks a package of the image, or one of the files of requirements."""
+    expected = dict.fromkeys(image.split(), "the image")
+    for path, line in (each for file in requirements for each in requirement_lines(file, "r")):
+        wanted = _NAME.match(line)
+        if wanted and ";" not in line:  # what is required only elsewhere
+            expected[_plain(wanted[1])] = path
+    found = _found()
+    lost = [f"{name} of {where}" for name, where in expected.items() if name not in found]
+    if lost:
+        sys.exit("\n".join(lost))
+
 
 def layer(overlay):
-    """Name the overlay's packages in a file that Python reads after the venv's own packages."""
-    version = "python{}.{}".format(*sys.version_info)
-    packages = f"{overlay}/lib/{version}/site-packages"
-    own = os.path.join(sys.prefix, "lib", version, "site-packages")
-    # such files are read in the order of their names: this one last
-    with open(os.path.join(own, "~longship_overlay.pth"), "w", encoding="utf-8") as file:
-        file.write(f"import site; site.addsitedir({packages!r})\n")
+    """Let the venv of this Python see the packages of the overlay, and have its programs."""
+    # such files are read in the order of their names: those of the image come last
+    packages = f"{overlay}/lib/{VERSION}/site-packages"
+    _name_packages(sys.prefix, "~longship_overlay.pth", packages)
     # the second is how installers name a Python whose path a first line cannot contain
     beginnings = (os.fsencode(f"#!{overlay}/bin/python"), b"#!/bin/sh\n'''exec' ")
     for path in filter(os.path.isfile, glob.glob(glob.escape(f"{overlay}/bin") + "/*")):
@@ -29,3 +61,19 @@ def layer(overlay):
             with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             os.chmod(own, 0o755)
+
+
+def _found():
+    """Return the names of all packages that this Python sees, as installers compare them."""
+    return {_plain(each.metadata["Name"] or "") for each in importlib.metadata.distributions()}
+
+
+def _plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _name_packages(venv, name, packages):
+    """Name packages in a file that Python reads after the venv's own packages."""
+    own = os.path.join(venv, "lib", VERSION, "site-packages")
+    with open(os.path.join(own, name), "w", encoding="utf-8") as file:
+        file.write(f"import site; site.addsitedir({packages!r})\n")
