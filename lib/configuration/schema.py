@@ -5,6 +5,7 @@ The same tables are allowed in configuration.toml, configuration.local.toml, und
 and stacks. Each is a `Layer`; later layers win (`lib/configuration/layers.py` has the order).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -92,14 +93,20 @@ class PackageKeys(NamedTuple):
     )
     installer: Annotated[str, "uv if it is available, else pip", ("uv", "pip")] = "uv"
     python: Annotated[
-        str, "Python version of the target, such as 3.12, to download without an image"
+        str,
+        "the Python version of the target, such as 3.12, to download without an image",
+        re.compile(r"3[.][0-9]+"),
     ] = ""
     overlay: Annotated[str, "name of the overlay; empty: a venv"] = ""
     compression: Annotated[str, "compression of the overlay", ("zstd", "xz", "lz4", "gzip")] = (
         "zstd"
     )
     processors: Annotated[int, "CPU cores used for packing; 0: all"] = 0
-    memory: Annotated[str, 'memory limit for packing, such as "2G" (default: a quarter)'] = ""
+    memory: Annotated[
+        str,
+        'the memory limit for packing, in K, M or G, such as "2G" (default: a quarter)',
+        re.compile("[1-9][0-9]*[KMG]"),
+    ] = ""
     work_dir: Annotated[str, "build directory of the overlay (default: in scratch_dir)"] = ""
 
 
@@ -109,7 +116,7 @@ class EnvironmentKeys(NamedTuple):
     unset: Annotated[
         Strings, "variables to unset, in addition to the built-in list; NAME* too"
     ] = ()
-    set: Annotated[StringTable, "variables to set"] = {}
+    set: Annotated[StringTable, "variables to set, as written: $NAME is not expanded"] = {}
     secrets: Annotated[Strings, "variables passed by name, never written down"] = (
         "HF_TOKEN",
         "WANDB_API_KEY",
@@ -135,8 +142,9 @@ class Jobs(NamedTuple):
     ] = 0
     silence: Annotated[
         str,
-        "end a step that prints nothing for this time, such as 00:30:00; 0: never; "
+        "the time, such as 00:30:00, after which a step that prints nothing is ended; 0: never; "
         "default: 00:30:00 with restarts, else never",
+        re.compile("([0-9]+-)?[0-9]+(:[0-9]+){0,2}"),
     ] = ""
 
 

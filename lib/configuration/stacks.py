@@ -50,6 +50,7 @@ METRICS = {
 KINDS = {
     "string": Key("string", "any string", default=""),
     "integer": Key("integer", "any integer", default=0),
+    "number": Key("number", "any number", default=0),
     "parallel": Key("integer", "the product of all of them divides the GPUs of a job", default=0),
     "path": Key("string", "checked and bound; or a name on the Hugging Face Hub", default=""),
     "paths": Key("list", "paths as above, or patterns", default=()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
@@ -15,41 +16,45 @@ from lib.script.records import read_file
 _LARGEST = 1 << 22  # bytes of a file
 _WIDTH = 200  # of a value in a message
 _NUMBER = 1 << 63  # what bash counts with
+_DECIMAL = re.compile(r"[0-9]+([.][0-9]*)?([eE][+-]?[0-9]+)?")
 
 # Kinds of values: the type in a message, how to write one, and the check.
 _KINDS = {
-    "string": ("a string", '"value"', lambda v: isinstance(v, str)),
+    "string": ("a string", '"..."', lambda v: isinstance(v, str)),
     "integer": (
         "an integer",
-        "4",
+        "N",
         lambda v: isinstance(v, int) and not isinstance(v, bool) and 0 <= v < _NUMBER,
     ),
     "boolean": ("true or false", "true", lambda v: isinstance(v, bool)),
     "float": (
         "a number",
-        "5.6",
+        "N",
         lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < _NUMBER,
+    ),
+    "number": (
+        "a number",
+        "N",
+        lambda v: (
+            _KINDS["float"][2](v) or (isinstance(v, str) and bool(_DECIMAL.fullmatch(v or "0")))
+        ),
     ),
     "list": (
         "a list of strings",
-        '["a", "b"]',
+        '["...", "..."]',
         lambda v: isinstance(v, (list, tuple)) and all(isinstance(each, str) for each in v),
     ),
     "string_table": (
         "a table of strings",
-        '{ NAME = "value" }',
+        '{ NAME = "..." }',
         lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in v.values()),
     ),
     "value": (
-        "a string, an integer or a list of strings",
-        '"value"',
-        lambda v: any(_KINDS[each][2](v) for each in ("string", "integer", "list")),
+        "a string, a number or a list of strings",
+        '"..."',
+        lambda v: any(_KINDS[each][2](v) for each in ("string", "float", "list")),
     ),
-    "values": (
-        "a table of values",
-        '{ name = "value", other = 4 }',
-        lambda v: isinstance(v, dict) and all(_KINDS["value"][2](each) for each in v.values()),
-    ),
+    "values": ("a table of values", "[name]", lambda v: isinstance(v, dict)),
     "string_by_arch": (
         "a string, or a table of strings by architecture",
         '{ amd64 = "...", arm64 = "..." }',
@@ -74,12 +79,15 @@ class Key(NamedTuple):
     choices: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
     default: Any = None
     entries: Mapping[str, Any] = {}  # the keys of each of its tables
+    pattern: str = ""  # of a string, unless it is empty
 
     @property
     def allowed(self) -> tuple[str, ...]:
         """The only values allowed; empty for any."""
         return self.choices() if callable(self.choices) else self.choices
 
+
+_VALUE = Key("value")
 
 # The kind of a field of this type.
 _TYPES = {
@@ -96,8 +104,8 @@ def keys_of(record: type) -> dict[str, Key]:
     """Return the keys that the annotated fields of a NamedTuple declare.
 
     A field is ``Annotated[TYPE, help]``, and then the only values allowed (a tuple, or a
-    function that finds them), the keys of each of its tables (a mapping), or the kind if the type
-    does not say it.
+    function that finds them), the keys of each of its tables (a mapping), the kind if the type does
+    not say it, or a compiled pattern.
     """
     keys = {}
     for name, declared in record.__annotations__.items():
@@ -107,7 +115,8 @@ def keys_of(record: type) -> dict[str, Key]:
             choices = more if isinstance(more, tuple) or callable(more) else ()
             entries = more if isinstance(more, dict) else {}
             default = record._field_defaults.get(name)
-            keys[name] = Key(kind, about, choices, default, entries)
+            pattern = getattr(more, "pattern", "")
+            keys[name] = Key(kind, about, choices, default, entries, pattern)
     return keys
 
 
@@ -217,9 +226,7 @@ def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
     expected, example, fits = _KINDS[key.kind]
     if not fits(value):
         name = dotted.rpartition(".")[2]
-        written = (
-            example.replace("name", name) if key.kind.startswith("table") else f"{name} = {example}"
-        )
+        written = example.replace("name", name) if "name" in example else f"{name} = {example}"
         explanation = f": {key.help}" if key.help else ""
         raise LongshipError(
             f"{location}: {dotted}: expected {expected}, got {_shown(value)}",
@@ -229,13 +236,18 @@ def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
         raise LongshipError(
             f'{location}: unknown value of {dotted}: "{value}"', suggest(value, key.allowed)
         )
+    if key.pattern and value and not re.fullmatch(key.pattern, value):
+        raise LongshipError(f'{location}: cannot read {dotted} = "{value}"', f"it is {key.help}")
     if key.kind == "tables":
         whole = location._replace(whole=True)  # which of the tables has a key is not known
         return tuple(check_keys(dotted, each, key.entries, whole) for each in value)
     if key.kind == "table" and key.entries:
         return check_keys(dotted, value, key.entries, location)
     if key.kind == "values":
-        return {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
+        return {
+            name: check_value(f"{dotted}.{name}", each, _VALUE, location.below(name))
+            for name, each in value.items()
+        }
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -133,22 +132,10 @@ def wheel_download_lines(env: Environment) -> list[str]:
         wrapped(
             *("lock_run", directory / "download"),
             *("wheelhouse_download", directory, tools / "fetcher"),
-            *(sys.executable or "python3", _archive(env), _python(settings)),
+            *(sys.executable or "python3", _archive(env), settings.configuration.packages.python),
             Expansion('"$@"'),
         ),
     ]
-
-
-def _python(settings: Settings) -> str:
-    """Return the configured Python version: with a third number no target would match it."""
-    python = settings.configuration.packages.python
-    if python and not re.fullmatch(r"3\.[0-9]+", python):
-        raise LongshipError(
-            f"packages.python in {settings.origins['packages.python']}: expected two numbers, "
-            f'got "{python}"',
-            'write it like this: packages.python = "3.12"',
-        )
-    return python
 
 
 def _archive(env: Environment) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from lib.configuration.layers import Settings
@@ -75,7 +74,11 @@ def overlay_build_lines(
         call("lock_hold", paths.overlays),
         wrapped(
             *("overlay_begin", link, _works(settings, paths), _image_record(env)),
-            *(packages.compression, str(packages.processors), _memory(settings)),
+            *(
+                packages.compression,
+                str(packages.processors),
+                settings.configuration.packages.memory,
+            ),
         ),
         *_hook_lines(),
         *inside_lines(env),
@@ -91,18 +94,6 @@ def _hook_lines() -> list[str]:
     """Return the lines that name the functions of extras."""
     named = {each: hooks(each, "overlay").values() for each in _HOOKS}
     return [array(f"overlay_{each.lower()}", words) for each, words in named.items() if words]
-
-
-def _memory(settings: Settings) -> str:
-    """Return how much memory packing may use; "" for mksquashfs's default."""
-    memory = settings.configuration.packages.memory
-    if memory and not re.fullmatch(r"[1-9][0-9]*[KMG]", memory):
-        raise LongshipError(
-            f"packages.memory in {settings.origins['packages.memory']}: expected a number with "
-            f'K, M or G, got "{memory}"',
-            'write it like this: packages.memory = "2G"',
-        )
-    return memory
 
 
 def _works(settings: Settings, paths: Paths) -> Path:

@@ -21,6 +21,7 @@ cpu = "docker://example.org/lab/base:1"
 [training]
 model = { default = "tiny", about = "size of the model" }
 steps = { kind = "integer", default = 10 }
+rate = { kind = "number", default = "3e-4" }
 tokenizer = { kind = "path", default = "lab/tokenizer" }
 data = { kind = "paths", default = ["{scratch_dir}/data/text"] }
 tensor_parallel = { kind = "parallel", default = 1 }
@@ -67,6 +68,7 @@ def test_defaults_are_those_of_the_stack(stack):
     assert Training.read(*stack.settings_and_paths()).values == {
         "model": "tiny",
         "steps": 10,
+        "rate": "3e-4",
         "tokenizer": "lab/tokenizer",
         "data": (f"{stack.scratch}/data/text",),
         "tensor_parallel": 1,
@@ -117,6 +119,16 @@ def test_scripts_find_any_text_as_it_is(stack, hostile_arguments, clean_environm
         assert {name: found[name] for name in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("", "3e-4"), ("rate = 0.1\n", "0.1"), ("rate = 1\n", "1"), ('rate = "2e-5"\n', "2e-5")],
+)
+def test_number_can_be_written_as_one(text, value, stack):
+    repository = stack.configure(f"[training]\n{text}")
+    training = Training.read(*repository.settings_and_paths())
+    assert training.variables()["TRAINING_RATE"] == value
+
+
 def test_entries_of_a_list_stand_on_a_line_each(stack):
     repository = stack.configure('[training]\ndata = ["/a b", "/c*"]\n')
     training = Training.read(*repository.settings_and_paths())
@@ -127,14 +139,16 @@ def test_entries_of_a_list_stand_on_a_line_each(stack):
     ("text", "message", "hint"),
     [
         ("[training]\nstep = 1\n", 'stack mine has no setting "training.step"', '"steps"'),
-        ('[training]\nsteps = "1"\n', "training.steps: expected an integer", "write steps = 4"),
+        ('[training]\nsteps = "1"\n', "training.steps: expected an integer", "write steps = N"),
         ("[training]\nmodel = 1\n", "training.model: expected", "size of the model"),
         (
             '[training]\ndata = "/a"\n',
             "training.data: expected a list of strings",
             "write data = [",
         ),
-        ("[training]\ntokenizer = 1.5\n", "training", "write "),
+        ("[training]\ntokenizer = 1.5\n", "training.tokenizer: expected a string, got 1.5", "="),
+        ("[training]\nrate = true\n", "line 6: training.rate: expected a string, a number", "="),
+        ('[training]\nrate = "fast"\n', "training.rate: expected a number, got 'fast'", "= N"),
         ('[training]\ntokenizer = "{scrach_dir}/t"\n', "{scrach_dir} is unknown", "{scratch_dir}"),
         ("[stacks.min.training]\nsteps = 1\n", 'unknown stack: "min"', '"mine"'),
         ("[stacks.mine]\nstep = 1\n", 'unknown key "step"', "valid values"),

@@ -11,7 +11,7 @@ import pytest
 from support.terminal import Terminal
 
 from lib import ROOT
-from lib.packages.overlay import overlay_build_lines, overlay_link
+from lib.packages.overlay import overlay_link
 from lib.packages.set_up import install_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.packages import Packages, seen_at
@@ -103,8 +103,7 @@ def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configur
 @pytest.mark.parametrize("memory", ["2", "G", "2 G", "2g", "-1G", "2GB"])
 def test_memory_that_no_packer_understands_is_told(memory, configured):
     with pytest.raises(LongshipError, match="packages.memory") as error:
-        given = configured(text=f'{CONFIGURED}memory = "{memory}"\n')
-        overlay_build_lines(Environment(*given, "host"), command_line="x")
+        configured(text=f'{CONFIGURED}memory = "{memory}"\n')
     assert '"2G"' in error.value.hint
 
 
