@@ -39,7 +39,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from training_run import lacks_package
+
+try:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+except ModuleNotFoundError as error:
+    lacks_package("preprocess_data.py", error)
 
 from training_run.directory_lock import DirectoryLock
 

@@ -38,13 +38,17 @@ if "OMP_WAIT_POLICY" not in os.environ:
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from training_run import fail, lacks_package
 
-from training_run import fail
+try:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F  # noqa: N812
+    from torch import Tensor, nn
+    from torch.nn.parallel import DistributedDataParallel
+except ModuleNotFoundError as error:
+    lacks_package("train.py", error)
+
 from training_run.megatron_data import open_tokens, recorded
 from training_run.metrics import Recorder, peak_flops, summarize
 from training_run.process import Process, Stop

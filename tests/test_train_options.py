@@ -1,7 +1,11 @@
 """The options of train.py and preprocess_data.py: the parser refuses values out of range."""
 
+import sys
+
 import pytest
 from writers.commands import payload_parser
+
+from lib import ROOT
 
 TRAIN = [
     *("--checkpoint-every=0", "--batch-size=-8", "--vocab-size=-1", "--steps=0", "--steps=1e3"),
@@ -33,6 +37,19 @@ def test_value_out_of_range_is_told(script, option, capsys):
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: argument {name}: expected a") and repr(value) in error
     assert hint == f"hint: list all options: python3 container_run.py python {script} --help"
+
+
+@pytest.mark.parametrize("script", ["train.py", "preprocess_data.py"])
+def test_script_outside_the_environment_is_told(script, run, clean_environment):
+    command = [sys.executable, "-S", f"{ROOT}/{script}"]  # without any package
+    for inside, hint in (
+        ({}, f"hint: run: python3 container_run.py python {script}"),
+        ({"LONGSHIP_ROOT": ROOT}, "hint: run: python3 set_up.py install"),
+    ):
+        done = run(command, env={**clean_environment, **inside}, check=False)
+        error, told = done.stderr.splitlines()
+        assert error.startswith(f"error: {script} needs ") and done.returncode == 1
+        assert told == hint
 
 
 def test_edges_of_the_ranges_are_taken():

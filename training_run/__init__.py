@@ -16,6 +16,15 @@ def fail(message: str, hint: str, code: int = 1, every_rank: bool = False) -> No
     sys.exit(code)
 
 
+def lacks_package(script: str, error: ModuleNotFoundError) -> NoReturn:
+    """Exit: a program runs outside the environment, or in one without a package that it needs."""
+    inside = "LONGSHIP_ROOT" in os.environ
+    fail(
+        f"{script} needs {error.name}, which {sys.executable} does not have",
+        f"run: python3 {'set_up.py install' if inside else f'container_run.py python {script}'}",
+    )
+
+
 def unfinished(path: Path) -> Path:
     """Return the path to write a file under until it is complete; no other process writes it."""
     return path.with_name(f"{path.name}.{platform.node()}-{os.getpid()}.partial")

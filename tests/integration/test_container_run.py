@@ -57,6 +57,23 @@ def test_missing_command_ends_with_127(clone):
     assert "set_up.py install" in hint
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (
+            ["python train.py --steps 5"],
+            "type it without the quotes around it: python train.py --steps 5",
+        ),
+        (["train.py", "--steps", "5"], "run: python train.py --steps 5"),
+        (["cd", "/", "&&", "ls"], "only a shell knows it: bash -c '...'"),
+    ],
+)
+def test_command_that_means_another_is_told(words, meant, prepared):
+    done = prepared("host").container_run(*words, check=False)
+    name = f'command not found inside the environment: "{words[0]}"'
+    assert is_told(done, name, code=127) == f"hint: {meant}"
+
+
 # Signals
 
 WAIT = """
