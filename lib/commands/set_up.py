@@ -19,7 +19,7 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
     epilog="Example: python3 set_up.py download --machine jpb, on a laptop",
 )
 @click.argument("mode", type=Mode(_MODES), default=_MODES[0])
-@click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NAME...|-- PIP_OPTION...]")
 @click.option("--continue", "go_on", is_flag=True, help="With update: continue after a conflict.")
 @click.option("--abort", is_flag=True, help="With update: cancel it; nothing is changed.")
 @click.option("--force", is_flag=True, help="With install, offline: rebuild the venv.")
@@ -27,7 +27,7 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
 def set_up(
     invocation: Invocation,
     mode: str,
-    pip_options: tuple[str, ...],
+    words: tuple[str, ...],
     go_on: bool,
     abort: bool,
     force: bool,
@@ -40,7 +40,8 @@ def set_up(
                   existing ones are left unchanged
     update        update the repositories to the configured versions, replay your
                   changes, lock the newest versions of the packages in
-                  requirements/<stack>_<arch>.lock, and report what changed
+                  requirements/<stack>_<arch>.lock, and report what changed; with
+                  names, only these repositories, or `packages`
     download      download everything for --machine, on a machine with network
                   access
     offline       set up everything from the download, without network access
@@ -50,9 +51,9 @@ def set_up(
     Local changes are saved first. If an update stops at a conflict, resolve the conflict with git
     in the directory that the error names, then run `set_up.py update --continue`.
     """
-    if pip_options and (mode != "download" or "--" not in sys.argv):
+    if words and mode != "update" and (mode != "download" or "--" not in sys.argv):
         raise WrongCall(
-            f'unexpected argument: "{pip_options[0]}"',
+            f'unexpected argument: "{words[0]}"',
             "pass pip options after --: python3 set_up.py download -- OPTION...",
         )
     if (go_on or abort) and (mode != "update" or (go_on and abort)):
@@ -69,10 +70,12 @@ def set_up(
         typed = command_line("set_up.py")
         lines = steps.repositories_alone_lines(invocation.settings, invocation.paths, action, typed)
     elif mode == "update":
-        lines = steps.update_lines(invocation.environment("set_up"))
+        lines = steps.update_lines(invocation.environment("set_up"), words)
     else:
         env = invocation.environment("set_up")
         lines = steps.install_lines(env, force=force, offline=mode == "offline")
     invocation.finish(
-        render(invocation.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options
+        render(invocation.title(f"set_up.py {mode}"), lines),
+        "set_up.py",
+        words if mode == "download" else (),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import Any, Callable
 
@@ -11,7 +12,7 @@ import click
 from lib import ROOT
 from lib.commands import Invocation
 from lib.commands.options import WrongCall, complete, script_options
-from lib.commands.verbs import WithVerbs
+from lib.commands.verbs import WithVerbs, find_verbs
 from lib.configuration.sites import load_machines
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.options import Option, is_option, split_typed
@@ -23,6 +24,12 @@ from lib.script.hooks import hooks
 from lib.script.render import render
 
 _NAME = "submit.py"
+# What users of other tools type as a verb, and what does it.
+_ELSEWHERE = {
+    **dict.fromkeys(("cancel", "kill", "stop"), "scancel JOB"),
+    **dict.fromkeys(("list", "log", "logs", "ps", "queue"), "python3 submit.py status"),
+    **dict.fromkeys(("exec", "run", "shell"), "python3 container_run.py COMMAND"),
+}
 
 
 class JobCommand(click.Command):
@@ -42,6 +49,10 @@ class JobCommand(click.Command):
                 f"{first} is an option of sbatch, which must follow {subject.metavar}",
                 call("python3", *ctx.command_path.split(), job or subject.metavar, *words, *after),
             )
+        meant = dict.fromkeys(find_verbs("doctor"), f"python3 doctor.py {first}")
+        meant.update(_ELSEWHERE)
+        if first in meant and not os.path.exists(first):
+            raise WrongCall(f'unknown verb: "{first}"', f"run: {meant[first]}")
         if first.startswith("-"):
             own = [name for each in self.params for name in each.opts]
             raise click.NoSuchOption(first.partition("=")[0], possibilities=own, ctx=ctx)

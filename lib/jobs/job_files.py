@@ -54,8 +54,9 @@ def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
             break
     else:
         existing = [str(each.relative_to(root)) for each in job_files(root)]
+        named = [each for each in existing if each.rpartition("/")[2] == name]
         site = [each for each in existing if each.startswith(name.partition("/")[0] + "/")]
-        allowed = site or [*verbs, "SITE/JOB.sbatch"]
+        allowed = named or site or [*verbs, "SITE/JOB.sbatch"]
         raise LongshipError(f"job script not found: {name}", suggest(name, allowed))
     path = path.resolve()
     try:

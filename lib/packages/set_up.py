@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from lib.assets import assets
@@ -15,7 +16,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import SET_UP_COMMAND, Packages
 from lib.script.command import assign, call
-from lib.script.errors import LongshipError
+from lib.script.errors import LongshipError, suggest
 
 
 def install_lines(env: Environment, *, force: bool = False, offline: bool = False) -> list[str]:
@@ -40,11 +41,19 @@ def install_lines(env: Environment, *, force: bool = False, offline: bool = Fals
     ]
 
 
-def update_lines(env: Environment) -> list[str]:
-    """Return the lines of ``set_up.py update``: repositories as configured, the newest packages."""
+def update_lines(env: Environment, names: Collection[str] = ()) -> list[str]:
+    """Return the lines of ``set_up.py update``: repositories as configured, the newest packages.
+
+    The names, if any, are of repositories, or ``packages``.
+    """
     settings, paths = env.settings, env.paths
-    updated = repository_lines(settings, paths, "update")
-    wanted = env.packages.wanted or not updated
+    known = ["packages", *(each.name for each in repositories.configured_repositories(settings))]
+    for name in names:
+        if name not in known:
+            raise LongshipError(f'nothing to update: "{name}"', suggest(name, known))
+    some = {*names} - {"packages"}
+    updated = [] if names and not some else repository_lines(settings, paths, "update", names=some)
+    wanted = "packages" in names if names else env.packages.wanted or not updated
     steps = env.packages.steps if wanted else []
     return [
         *_start_lines(env, "update"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from lib.configuration.layers import Settings
@@ -16,13 +17,18 @@ WORKER = Expansion('"${repositories[@]}"')
 
 
 def repository_lines(
-    settings: Settings, paths: Paths, action: str, bundles: Path | None = None
+    settings: Settings,
+    paths: Paths,
+    action: str,
+    bundles: Path | None = None,
+    names: Collection[str] = (),
 ) -> list[str]:
     """Return the lines for an action of worker.py, such as ``update``; may be empty.
 
     The bundles are the directory of git bundles that an air-gapped machine has instead of servers.
+    With names, only these repositories are meant.
     """
-    listed = listed_lines(settings, paths, bundles)
+    listed = listed_lines(settings, paths, bundles, names)
     if not listed:
         return []
     directory = paths.repositories
@@ -30,9 +36,13 @@ def repository_lines(
     return [*listed, *make, call("repositories_run", action, directory, WORKER)]
 
 
-def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) -> list[str]:
-    """Return the lines that list all configured repositories and their paths; may be empty."""
+def listed_lines(
+    settings: Settings, paths: Paths, bundles: Path | None = None, names: Collection[str] = ()
+) -> list[str]:
+    """Return the lines that list the configured repositories and their paths; may be empty."""
     configured = configured_repositories(settings)
+    if names:
+        configured = [each for each in configured if each.name in names]
     if not configured:
         return []
     worker = [sys.executable or "python3", "-X", "utf8", paths.root / "lib/repositories/worker.py"]

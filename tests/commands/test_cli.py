@@ -89,6 +89,14 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         ),
         ("move_built_container_to_active.py --lis", "no such option: --lis", "did you mean --l"),
         ("submit.py", "missing argument: SITE/JOB.sbatch", "run: python3 submit.py --h"),
+        ("submit.py cancel 5", 'unknown verb: "cancel"', "run: scancel JOB"),
+        ("submit.py logs", 'unknown verb: "logs"', "run: python3 submit.py status"),
+        pytest.param(
+            "submit.py explain 4711",
+            'unknown verb: "explain"',
+            "run: python3 doctor.py explain",
+            marks=pytest.mark.extras("explain"),
+        ),
         ("submit.py begin", "missing argument: MACHINE", "run: python3 submit.py begin --help"),
         pytest.param(
             "submit.py end a b",

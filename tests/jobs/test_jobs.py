@@ -26,6 +26,7 @@ def see_only(site, *folders):
     ("words", "message", "hint"),
     [
         (["site/trian.sbatch"], "job script not found: site/trian.sbatch", '"site/train.sbatch"?'),
+        (["train.sbatch"], "job script not found: train.sbatch", '"site/train.sbatch"?'),
         (
             ["other/own.sbatch"],
             "but this machine is m",

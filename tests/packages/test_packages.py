@@ -11,7 +11,7 @@ from support.git import make_upstream
 import lib
 from lib.configuration.layers import load_settings
 from lib.packages.install import data_command
-from lib.packages.set_up import install_lines
+from lib.packages.set_up import install_lines, update_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.packages import Packages
 from lib.script.command import assign
@@ -68,6 +68,24 @@ def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
     ) as error:
         install_lines(Environment(settings, paths, "host"))
     assert "set packages.requirements" in error.value.hint
+
+
+def test_update_of_some_leaves_the_others(repository):
+    tables = "".join(f'[[repositories]]\nurl = "/r/{name}.git"\n' for name in ("one", "two"))
+    repository.write("configuration.toml", tables)
+    env = Environment(*repository.settings_and_paths(), "host")
+
+    def updated(*names):
+        lines = "\n".join(update_lines(env, names))
+        return {each for each in ("/r/one", "/r/two", "lockfile_update") if f"{each}" in lines}
+
+    assert updated() == {"/r/one", "/r/two", "lockfile_update"}
+    assert updated("two") == {"/r/two"}
+    assert updated("packages") == {"lockfile_update"}
+    assert updated("packages", "one") == {"/r/one", "lockfile_update"}
+    with pytest.raises(LongshipError, match='nothing to update: "tow"') as error:
+        updated("tow")
+    assert 'did you mean "two"?' in error.value.hint
 
 
 def test_requirements_stand_behind_their_option(repository):
