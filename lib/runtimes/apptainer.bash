@@ -101,6 +101,7 @@ sif_build() {
       archive_build_dockerfile "$2" "$build_tmp/image.tar"
       directory=$build_tmp address=docker-archive:image.tar
       ;;
+    definition) directory=${build_file%/*} ;; # paths in it are relative to the file
     *-archive) directory=${build_file%/*} address=$build_kind:${build_file##*/} ;;
   esac
   # in the archive's directory: a path with a colon would be taken apart; not pulled: that keeps a

@@ -231,9 +231,13 @@ def test_definition_file_is_built_here(lab, registry):
     definition = clone.root / "images/my.def"
     definition.parent.mkdir()
     address = registry.name("lab/tiny:1").removeprefix("docker://")
-    definition.write_text(f"Bootstrap: docker\nFrom: {address}\n%post\n  echo mine >/etc/mark\n")
+    (definition.parent / "mark").write_text("beside it\n")  # paths are relative to the file
+    files = "%files\n  mark /etc/beside\n"
+    post = "%post\n  echo mine >/etc/mark\n"
+    definition.write_text(f"Bootstrap: docker\nFrom: {address}\n{files}{post}")
     clone.build_and_move()
-    assert clone.container_run("sh", "-c", "read m </etc/mark; echo $m").stdout == "mine\n"
+    show = "read m </etc/mark; read b </etc/beside; echo $m, $b"
+    assert clone.container_run("sh", "-c", show).stdout == "mine, beside it\n"
     old = clone.record("containers/versions")
     assert old["digest"] == sha256(definition)
     definition.write_text(definition.read_text().replace("mine", "other"))
