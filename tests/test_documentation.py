@@ -46,6 +46,9 @@ def described(tmp_path):
             name = file_of(block)
             if name.endswith(("site.toml", "stack.toml")):
                 write_file(tmp_path / name, block)
+        for words in (each for block in blocks(text, "bash") for each in simple_commands(block)):
+            if words[0] == "cp" and (ROOT / words[1]).is_file():
+                write_file(tmp_path / words[2], (ROOT / words[1]).read_text())
         return tmp_path
 
     return make

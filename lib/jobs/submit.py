@@ -111,6 +111,7 @@ def submit_lines(first: Request) -> list[str]:
         call("slurm_check", settings.machine.name),
         "slurm_forget_job",
         call("check_python", paths.root),
+        *([] if first.job.machine else [call("warn_of", *_own_script(first.job))]),
         *make_lines(paths),
         call("directory_make", paths.runs),
         *(line for each in unchecked for line in check_lines(each.env)),
@@ -130,6 +131,14 @@ def submit_lines(first: Request) -> list[str]:
         *first.code,
         *_start(jobs),
     ]
+
+
+def _own_script(job: JobFile) -> tuple[str, str]:
+    """Say that a job script starts nothing in the environment, and how it would."""
+    return (
+        f"{job.path} runs outside the environment, and submit.py status will not know its run",
+        "add two lines to it: docs/how-to/your_own_training.md",
+    )
 
 
 def _test_line(request: Request) -> str:

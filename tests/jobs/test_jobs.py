@@ -289,6 +289,21 @@ def test_it_asks_only_above_the_limit_and_when_nobody_agreed(submit):
     assert len(cost_of(submit(chain=3, agreed=True))) == 1
 
 
+def test_script_that_starts_nothing_inside_is_told(submit, site):
+    site.write("site/own.sbatch", "#!/bin/bash\n#SBATCH --time=1\nsrun python train.py\n")
+    told = [each for each in submit(job="site/own.sbatch") if each.startswith("warn_of ")]
+    assert "site/own.sbatch runs outside the environment" in told[0]
+    assert "docs/how-to/your_own_training.md" in told[0]
+    assert not [each for each in submit() if each.startswith("warn_of ")]
+
+
+def test_dos_line_ends_are_refused(submit, site):
+    (site.root / "site/dos.sbatch").write_bytes(b"#!/bin/bash\r\n#SBATCH --time=1\r\n")
+    with pytest.raises(LongshipError, match="site/dos.sbatch has DOS line ends") as error:
+        submit(job="site/dos.sbatch")
+    assert error.value.hint == r"run: sed -i 's/\r$//' site/dos.sbatch"
+
+
 def test_array_and_order_of_jobs_are_one_of_each(submit):
     with pytest.raises(LongshipError, match="--chain cannot be used with job arrays"):
         submit("--array=0-3", chain=2)
