@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lib.script.output import Report  # only reports import it
 
 LAUNCH = "container_run.py; arguments: the command"
+_INSTALLS = re.compile(r"(\S*/)?(pip[\d.]*|python[\d.]* -m pip|uv pip) install\b")
 
 
 class Invocation(NamedTuple):
@@ -150,8 +152,24 @@ def launch(
     from lib.script.render import render
 
     note_lost_names(invocation.environ)
-    lines = run_lines(invocation.environment(purpose), online=online)
+    env = invocation.environment(purpose)
+    if env.overlay and not env.venv:
+        _check_install(command)
+    lines = run_lines(env, online=online)
     invocation.finish(render(invocation.title(LAUNCH), lines), "container_run.py", command)
+
+
+def _check_install(command: tuple[str, ...]) -> None:
+    """Stop at a `pip install` into an overlay."""
+    elsewhere = ("-t", "--target", "--prefix", "--root", "--python")
+    if _INSTALLS.match(" ".join(command[:4])) and not any(
+        each.startswith(elsewhere) for each in command
+    ):
+        raise LongshipError(
+            "the packages are in an overlay, which cannot be changed",
+            "add the package to the requirements and run: python3 build_overlay.py; "
+            "to try it first: docs/how-to/overlays.md",
+        )
 
 
 def main(name: str) -> None:

@@ -122,6 +122,11 @@ requirements_explain() {
   local -r output=${1//[[:space:]]/ }
   local word name='' file='the requirements'
   requirements_explain_index "$1"
+  if [[ $output == *"No module named 'torch'"* ]]; then
+    if [[ $output =~ (uild|from)\ \`?([A-Za-z0-9_.-]+)(==|\`) ]]; then name=${BASH_REMATCH[2]}; fi
+    fail "${name:-a package} needs PyTorch while it is built, which installers hide from it" \
+      'three ways: docs/how-to/packages.md#when-it-fails'
+  fi
   if [[ $output =~ Because\ ([^ ]+)\ was\ not\ found\ in\ the\ (package\ registry|provided) ||
     $output =~ there\ is\ no\ version\ of\ ([^ ]+) ||
       $output =~ distribution\ found\ for\ ([^ ]+) ]]; then

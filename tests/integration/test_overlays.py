@@ -212,6 +212,15 @@ def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
 # --- which overlay belongs to a launch
 
 
+def test_installation_into_an_overlay_is_refused_and_elsewhere_works(
+    with_overlay, wheels, tmp_path
+):
+    clone = with_overlay()
+    for words in (["pip", "install"], ["python", "-m", "pip", "install"], ["uv", "pip", "install"]):
+        done = clone.container_run(*words, "x", check=False)
+        is_told(done, "in an overlay, which cannot be changed", "python3 build_overlay.py")
+
+
 def test_missing_overlay_is_told(fresh):
     done = fresh.container_run("true", check=False)
     is_told(done, f"overlay not found: {fresh.link()}", "python3 build_overlay.py")

@@ -205,6 +205,25 @@ def test_package_that_the_index_does_not_have_is_told(said, name, bash, tmp_path
     assert hint == f"hint: correct its name or version in {tmp_path}/r.txt"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "  × Failed to build `flash-attn==2.7.4.post1`\n"
+        "  ├─▶ Call to `setuptools.build_meta:__legacy__.build_wheel` failed\n"
+        "      ModuleNotFoundError: No module named 'torch'",
+        "  Getting requirements to build wheel did not run successfully.\n"
+        "      ModuleNotFoundError: No module named 'torch'\n"
+        "ERROR: Failed to build 'flash-attn' when getting requirements to build wheel",
+    ],
+    ids=["uv", "pip"],
+)
+def test_package_that_needs_torch_to_be_built_is_told(said, bash):
+    done = bash("installer_run '/a venv' '' a", said=said)
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error.endswith(" needs PyTorch while it is built, which installers hide from it")
+    assert hint == "hint: three ways: docs/how-to/packages.md#when-it-fails"
+
+
 def test_full_disk_is_told_before_pip_is_tried(bash):
     done = bash("uv_find", said="Error: [Errno 28] No space left on device")
     error, hint = done.stderr.splitlines()[-2:]
