@@ -27,6 +27,10 @@ sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files repla
 from training_run import unfinished  # noqa: E402
 from training_run.metrics import MetricsFile, peak_flops  # noqa: E402
 
+# Templates of models that reason, such as Qwen3's, put an empty block of reasoning before an answer
+# without one: into the prompt, so that it is neither translated nor scored.
+NO_REASONING = {"enable_thinking": False}
+
 
 def with_prompts(pairs: Dataset, template: str, is_chat: bool) -> Dataset:
     """Add prompt and completion, so that only the translation contributes to the loss.
@@ -48,6 +52,7 @@ def with_prompts(pairs: Dataset, template: str, is_chat: bool) -> Dataset:
         return {
             "prompt": [{"role": "user", "content": prompt}],
             "completion": [{"role": "assistant", "content": completion}],
+            "chat_template_kwargs": NO_REASONING,
         }
 
     return pairs.map(add)
@@ -255,7 +260,7 @@ class TranslationTrainer(SFTTrainer):
         is_chat = not isinstance(prompts[0], str)
         if is_chat:
             prompts = tokenizer.apply_chat_template(
-                prompts, add_generation_prompt=True, tokenize=False
+                prompts, add_generation_prompt=True, tokenize=False, **NO_REASONING
             )
         inputs = tokenizer(
             prompts,

@@ -176,6 +176,35 @@ def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp
     assert exported.stdout.splitlines()[-1] == str(tmp_path / "checkpoint-2")
 
 
+# As Qwen3's: an answer without reasoning begins with an empty block of it.
+REASONS = """\
+{%- set nothing = '<think>\\n\\n</think>\\n\\n' %}
+{%- for message in messages %}
+{{- message.role[0] + ':' }}
+{%- if message.role == 'assistant' and loop.last %}{{- nothing }}{%- endif %}
+{{- message.content + '</s>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- 'a:' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- nothing }}{%- endif %}
+{%- endif %}
+"""
+
+
+def test_block_of_reasoning_is_no_part_of_a_translation(trl, toy, root, tmp_path):
+    shutil.copytree(toy / "model", tmp_path / "model")
+    (tmp_path / "model/chat_template.jinja").write_text(REASONS)
+    data = ("--model", tmp_path / "model", "--train_dataset", toy / "pairs.jsonl")
+    to = ("--eval_dataset", toy / "pairs.jsonl", "--output_dir", tmp_path / "run")
+    command = ["python", root / "stacks/trl/fine_tune.py", *data, *to, *OPTIONS, *STEPS]
+    trl(*command, env=ONE_THREAD)
+    text = (tmp_path / "run/translations.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert "think" not in text
+    assert sum(line["target"] == line["translation"] for line in lines) > 10
+    assert scores(tmp_path / "run")["eval_bleu"] > 50
+
+
 AGREE = """
 import threading
 from types import SimpleNamespace
