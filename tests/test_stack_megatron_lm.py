@@ -164,6 +164,14 @@ def test_data_bring_the_tokenizer_made_with_them(train, tmp_path):
     assert value_of(words, "--tokenizer-model") == str(tmp_path / "my data_tokenizer")
 
 
+@pytest.mark.parametrize("form", [["--tokenizer-type", "GPT2BPETokenizer"], ["--tokenizer-type=X"]])
+def test_tokenizer_among_the_arguments_replaces_that_of_the_data(form, train):
+    words = train('data = ["/x/a_text_document"]', [*form, "--vocab-file", "/x/vocab.json"])
+    assert words[-len(form) - 2 :] == [*form, "--vocab-file", "/x/vocab.json"]
+    assert sum(each.startswith("--tokenizer-type") for each in words) == 1
+    assert not any(each.startswith("--tokenizer-model") for each in words)
+
+
 def test_weights_stand_between_the_prefixes(train):
     words = train('data = ["0.3", "/x/a", "0.7", "{scratch_dir}/b"]\ntokenizer = "me/tokens"')
     scratch = "/proj/my-project/users/me/longship"

@@ -63,6 +63,7 @@ def test_settings_reach_olmo_and_the_user_has_the_last_word(tmp_path):
     assert found["data.paths"] == """'${path.glob:"/data/a b/*.npy","/data/it''s.bin"}'"""
     assert found["save_folder"] == "'/flash/my-account/me/longship/checkpoints/olmo'"
     assert (found["global_train_batch_size"], found["save_interval"]) == ("64", "50")
+    assert found["remote_save_folder"] == "null"
 
 
 def test_what_is_not_set_is_left_to_the_configuration(tmp_path):

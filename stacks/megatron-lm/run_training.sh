@@ -76,6 +76,8 @@ check_split() {
 }
 
 tokenizer=$TRAINING_TOKENIZER
+given=" $* " # one among the arguments replaces it
+if [[ $given == *' --tokenizer-type'[=\ ]* ]]; then tokenizer=given; fi
 if [[ -n $TRAINING_DATA ]]; then
     mapfile -t data <<<"$TRAINING_DATA"
     check_split "${data[@]}"
@@ -92,7 +94,9 @@ if [[ -n $TRAINING_DATA ]]; then
 else
     arguments+=(--mock-data)
 fi
-if [[ -n $tokenizer ]]; then
+if [[ $tokenizer == given ]]; then
+    :
+elif [[ -n $tokenizer ]]; then
     arguments+=(--tokenizer-type=HuggingFaceTokenizer --tokenizer-model="$tokenizer")
 else
     arguments+=(--tokenizer-type=NullTokenizer --vocab-size=50256)

@@ -19,6 +19,7 @@ if [[ -f $LONGSHIP_ROOT/stacks/nemo/presets/${1:-}.txt ]]; then
             *) preset+=("$line") ;;
         esac
     done <"$LONGSHIP_ROOT/stacks/nemo/presets/$1.txt"
+    if ((${SLURM_PROCID:-0} == 0)); then note "$1 replaces settings of [training]: ${preset[*]}"; fi
     shift
 fi
 readonly launcher=${LONGSHIP_REPOSITORIES:?}/NeMo-Framework-Launcher/launcher_scripts

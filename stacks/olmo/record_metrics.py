@@ -17,7 +17,7 @@ from typing import Any
 def replace_trainer() -> None:
     """Let OLMo's trainer also write the lines."""
     import torch
-    from olmo import train
+    from olmo import OLMo, train
     from olmo.torch_util import get_world_size
 
     sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
@@ -30,6 +30,10 @@ def replace_trainer() -> None:
             self.step, self.logged, self.line = 0, {}, {}
             name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
             self.peak = peak_flops(name)
+            # of the whole model: FSDP has left the model here a share of the weights
+            config = self.cfg.model.update_with(init_device="meta")
+            whole = OLMo(config, init_params=False)
+            self.flops = whole.num_fwd_flops + whole.num_bck_flops  # of a token
 
         def train_step(self, batch: Any, reduce_global_loss: bool = True) -> dict[str, float]:
             self.write_line()
@@ -57,8 +61,7 @@ def replace_trainer() -> None:
             if speed:  # not of the first step of a job, nor of the one after a checkpoint
                 line["tokens_per_s"] = speed * get_world_size()
                 line["seconds"] = 1 / logged["throughput/device/batches_per_second"]
-                flops = self.model.num_fwd_flops + self.model.num_bck_flops  # of a token
-                line["mfu"] = flops * speed / self.peak if self.peak else None
+                line["mfu"] = self.flops * speed / self.peak if self.peak else None
             self.file.write(self.step, line)
 
         def close(self, exit_code: int = 0) -> None:

@@ -73,6 +73,8 @@ text save_folder "${LONGSHIP_CHECKPOINT_DIR:?}/$TRAINING_RUN_NAME"
 ranks_link_outputs "$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME"
 # Resume from the previous job; its other files in save_folder are not an error.
 arguments+=(--try_load_latest_save --save_overwrite)
+# AI2's bucket, which its configurations name, would be searched for checkpoints too, and written to.
+arguments+=(--remote_save_folder=null)
 name_data
 limit_time
 number max_duration "$TRAINING_STEPS"

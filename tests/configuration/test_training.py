@@ -346,6 +346,8 @@ def test_what_is_no_name_of_the_hub_is_not_looked_for(text, stack):
         ("tensor_parallel = 4\npipeline_parallel = 2", (), ""),
         ("tensor_parallel = 4\npipeline_parallel = 2", ("--nodes=3",), "12 GPUs"),
         ("tensor_parallel = 0\ngpus_per_replica = 0", (), ""),
+        # an argument may replace a size: the stack judges then
+        ("tensor_parallel = 3", ("--", "--tensor-model-parallel-size", "2"), ""),
     ],
 )
 def test_parallel_size_that_does_not_divide_the_gpus_is_told(sizes, words, message, stack):

@@ -97,6 +97,7 @@ with Trainer(
             print(prefix.partition("/")[0], metrics["train/CrossEntropyLoss"])
         reported(prefix, metrics)
     trainer.log_metrics_to_console = report
+    print("flops of all weights:", trainer.flops == model.num_fwd_flops + model.num_bck_flops)
     trainer.fit()
 """
 
@@ -225,6 +226,7 @@ def test_steps_that_olmo_logs_are_lines_of_metrics(root, olmo, data, tmp_path):
         own = (f"--save_folder={run}", f"--console_log_interval={interval}")
         script = (tmp_path / "train.py", tmp_path / "olmo.yaml")
         done = olmo("python", record, *script, *words, *own, env=alone)
+        assert "flops of all weights: True\n" in done.stdout
         found = [line.split() for line in done.stdout.splitlines() if line.startswith("[step=")]
         losses = {int(step.removeprefix("[step=")): float(loss) for step, loss in found}
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
