@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -15,6 +16,8 @@ from safetensors import SafetensorError
 
 from training_run import fail, unfinished
 from training_run.directory_lock import DirectoryLock
+
+FILES = "exported_files.json"  # their sizes
 
 
 def read_run(parser: ArgumentParser) -> tuple[Path, Namespace]:
@@ -56,7 +59,8 @@ def export(directory: Path, write: Callable[[Path], None], checkpoint: Path) -> 
     """
 
     def is_exported() -> bool:
-        return directory.exists() and directory.stat().st_mtime >= checkpoint.stat().st_mtime
+        is_newer = directory.exists() and directory.stat().st_mtime >= checkpoint.stat().st_mtime
+        return is_newer and is_whole(directory)
 
     if is_exported():
         print("already exported:", file=sys.stderr)
@@ -70,6 +74,7 @@ def export(directory: Path, write: Callable[[Path], None], checkpoint: Path) -> 
             if not is_exported():  # or the other export has written it
                 partial.mkdir()
                 write(partial)
+                (partial / FILES).write_text(json.dumps(sizes(partial)) + "\n", encoding="utf-8")
                 if directory.exists():  # with its evaluations
                     set_aside(directory)
                 partial.rename(directory)
@@ -81,9 +86,24 @@ def export(directory: Path, write: Callable[[Path], None], checkpoint: Path) -> 
     print(directory)
 
 
+def sizes(directory: Path) -> dict[str, int]:
+    """Return the size in bytes of each file of a model, by its name."""
+    files = (each for each in directory.rglob("*") if each.is_file())
+    return {str(each.relative_to(directory)): each.stat().st_size for each in files}
+
+
+def is_whole(directory: Path) -> bool:
+    """Compare a model with the sizes that were recorded when it was written."""
+    try:
+        recorded = json.loads((directory / FILES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return recorded.items() <= sizes(directory).items()
+
+
 def set_aside(directory: Path) -> None:
-    """Give the model of an earlier checkpoint a name with the time at which it was made."""
+    """Give a damaged model, or one of an earlier checkpoint, a name with the time of its making."""
     made = time.localtime(directory.stat().st_mtime)
     former = directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S', made)}")
     directory.rename(former)
-    print(f"the model of the earlier checkpoint is now {former}", file=sys.stderr)
+    print(f"the model that was there is now {former}", file=sys.stderr)

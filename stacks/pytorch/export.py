@@ -13,10 +13,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
+
+# Ctrl-C ends the program without a traceback, also while PyTorch is being imported.
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
 from safetensors.torch import save_file
@@ -119,6 +124,8 @@ def main() -> None:
     newest = next(filter(is_intact, checkpoints), None)
     if newest is None:
         fail_without_checkpoint(run)
+    for damaged in checkpoints[: checkpoints.index(newest)]:
+        print(f"warning: skipping a damaged checkpoint: {damaged}", file=sys.stderr)
 
     def convert(directory: Path) -> None:
         state = torch.load(newest, map_location="cpu", weights_only=True)

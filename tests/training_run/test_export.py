@@ -84,3 +84,14 @@ def test_step_that_was_taken_again_is_exported_again(start, tmp_path):
     second, first = names(tmp_path)
     assert second == "step-2-hf" and re.fullmatch(r"step-2-hf-\d{8}-\d{6}", first)
     assert (tmp_path / first / "model").read_text() == "first", "its evaluations are lost"
+
+
+def test_damaged_model_is_exported_again(start, tmp_path):
+    start("the whole model").communicate("\n", timeout=PATIENCE)
+    (tmp_path / "step-2-hf/evaluation").touch()  # what is added later damages nothing
+    assert "writing" not in start("another").communicate("\n", timeout=PATIENCE)[0]
+    (tmp_path / "step-2-hf/model").write_text("cut off")
+    assert "writing" in start("again").communicate("\n", timeout=PATIENCE)[0]
+    assert (tmp_path / "step-2-hf/model").read_text() == "again"
+    (damaged,) = tmp_path.glob("step-2-hf-*")
+    assert (damaged / "model").read_text() == "cut off"
