@@ -86,17 +86,20 @@ venv_is_whole() {
   return 1
 }
 
-# venv_names VENV: print the names of its programs and packages, without names that contain a
-# version.
-venv_names() {
-  (cd -- "$1" && printf '%s\n' bin/* lib/python*/site-packages/* |
-    grep -v -e '[.]dist-info$' -e '/__' | LC_ALL=C sort)
+# venv_files VENV: print size and path of all files but bytecode, and that the list is complete.
+venv_files() {
+  (cd -- "$1" && find bin lib pyvenv.cfg ! -type d ! -name '*.pyc' -printf '%s %p\n' | LC_ALL=C sort) &&
+    echo complete
 }
 
-# venv_find_lost VENV: set REPLY to the first name that has disappeared since it was built.
+# venv_find_lost VENV: set REPLY to the first file that has disappeared, or has another size, since
+# it was built; "" for none.
 venv_find_lost() {
-  REPLY=$(LC_ALL=C comm -23 "$1/longship-names" <(venv_names "$1") 2>/dev/null) || :
+  REPLY='its list of files'
+  if [[ $(tail -n 1 -- "$1/longship-files" 2>/dev/null) != complete ]]; then return; fi
+  REPLY=$(LC_ALL=C comm -23 "$1/longship-files" <(venv_files "$1" 2>/dev/null) 2>/dev/null) || :
   REPLY=${REPLY%%$'\n'*}
+  REPLY=${REPLY#* }
 }
 
 # venv_create DIR: create it on top of the image's packages; alone if there is no image.
@@ -184,7 +187,7 @@ venv_compile() {
 
 # venv_activate INPUTS: mark the new venv as complete, and move the link to it.
 venv_activate() {
-  { venv_names "$venv_new" >"$venv_new/longship-names" &&
+  { venv_files "$venv_new" >"$venv_new/longship-files" &&
     printf '%s\n' "$1" >"$venv_new/longship-inputs" &&
     printf '%s\n' "${venv_overlay:-$base}" >"$venv_new/longship-base.partial"; } ||
     fail_writing "$venv_new" "cannot complete the venv $venv_new" 'see the line above'

@@ -87,12 +87,18 @@ VENV_DAMAGES = {
         (venv / "bin/python").symlink_to("/none/python3"),
     ),
     "package": lambda venv: next(packages_of(venv).glob("longship_tiny*.py")).unlink(),
+    "cut module": lambda venv: os.truncate(next(packages_of(venv).glob("longship_tiny*.py")), 3),
+    "emptied metadata": lambda venv: os.truncate(
+        next(packages_of(venv).glob("longship_tiny*.dist-info/METADATA")), 0
+    ),
+    "pyvenv.cfg": lambda venv: (venv / "pyvenv.cfg").unlink(),
+    "list": lambda venv: os.truncate(venv / "longship-files", 0),
     "program": lambda venv: (venv / "bin/longship_tiny").unlink(),
     "all packages": lambda venv: shutil.rmtree(packages_of(venv)),
 }
 
 
-@pytest.mark.parametrize("damage", mostly_slow(VENV_DAMAGES, "package"))
+@pytest.mark.parametrize("damage", mostly_slow(VENV_DAMAGES, "cut module"))
 def test_damaged_venv_is_made_again(damage, on_host):
     on_host.change('overlay = "myenv"\n', "")
     on_host.set_up("install", env=on_host.find)

@@ -233,7 +233,7 @@ def test_full_disk_is_told_before_pip_is_tried(bash):
 
 def test_disk_that_is_full_at_the_end_is_told(bash, tmp_path):
     done = bash(
-        "venv_names() { echo 'sort: write error' >&2; return 2; }",
+        "venv_files() { echo 'sort: write error' >&2; return 2; }",
         f"venv={tmp_path}/venv venv_new={tmp_path}/new venv_overlay='' base=host",
         'mkdir "$venv_new"; trap venv_discard EXIT; venv_activate inputs',
     )
