@@ -21,7 +21,6 @@ PLAIN = {
         extras/bundle/unpack.py: verify _unpack _make_link _install_packages
     """,
     "in the user's clone, whose permissions are the user's choice": """
-        extras/site_check/site_new.py: create
         lib/packages/lock_packages.bash: lockfile_update
         lib/repositories/patches.py: write_commit
         lib/repositories/update.py: _replace_series
