@@ -115,7 +115,7 @@ def _row(key: Key, own: Any, fact: Fact | None) -> Row:
 
 
 def not_up(slurm: Slurm) -> list[Row]:
-    """Return the partitions in which no jobs start now."""
+    """Return the partitions in which no new jobs start now."""
     command = _GROUPS["partitions"]
     return [
         Row("reported", f"partitions.{name}", "", each.state, command)

@@ -31,7 +31,7 @@ def describe(settings: Settings, name: str) -> None:
     facts = dict(_of_login_node(settings))
     facts.update(reported(settings, {}, slurm, set()))
     idle = not_up(slurm)
-    head = [*_HEAD.split("\n"), *(["No jobs start now in:", *table(idle)] if idle else [])]
+    head = [*_HEAD.split("\n"), *(["No new jobs start now in:", *table(idle)] if idle else [])]
     show("\n".join(f"# {each}" for each in head))
     show(f"\n[machines.{name}]\ndescription = {as_toml(name)}")
     for key, (value, command) in facts.items():
