@@ -260,11 +260,10 @@ class Bench:
     @contextmanager
     def sampled(self) -> Iterator[None]:
         """Let the sampler of jobs measure meanwhile."""
-        script = self.folder / "sampler"
-        script.write_text(sampler_script(), "utf-8")
         environ = {**self.environ, "RUN_DIR": str(self.folder), "SLURMD_NODENAME": "node"}
         rank = subprocess.Popen(["sleep", "3600"])
-        command = ["bash", str(script), str(rank.pid), str(os.getpid())]
+        words = ("2", "no", str(rank.pid), str(os.getpid()))
+        command = [sys.executable, str(ROOT / "extras/usage/sampler.py"), *words]
         with open(self.folder / "sampler.log", "w", encoding="utf-8") as log:
             sampler = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         try:
@@ -341,15 +340,6 @@ def write_tokens(prefix: Path, vocab_size: int) -> None:
     Path(f"{prefix}.bin").write_bytes(tokens)
     index = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, 1, 2)
     Path(f"{prefix}.idx").write_bytes(index + struct.pack("<iqqq", count, 0, 0, 1))
-
-
-def sampler_script() -> str:
-    """Return the script that samples a node of a job, every two seconds."""
-    from lib.script.command import call
-    from lib.script.quoting import Expansion
-    from lib.script.render import render
-
-    return render("sampler", [call("usage_sample", "2", "no", Expansion('"$@"'))])
 
 
 def attempted(measure: Callable[[], str]) -> str:

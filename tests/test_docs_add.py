@@ -74,8 +74,9 @@ class Followed:
             self.git.write(each, text)
 
     def calls(self, program):
-        """Give the words behind each call of a program on the page."""
-        found = [words[1:] for words in self.commands if words[0] == program]
+        """Give the words behind each call of a program on the page, without a redirection."""
+        calls = [words[1:] for words in self.commands if words[0] == program]
+        found = [[word for word in words if not word.startswith(">")] for words in calls]
         assert len(found) > 1
         return found
 

@@ -21,7 +21,6 @@ PLAIN = {
         extras/bundle/unpack.py: verify _unpack _make_link _install_packages
     """,
     "in the user's clone, whose permissions are the user's choice": """
-        extras/site_check/site_new.py: create
         lib/packages/lock_packages.bash: lockfile_update
         lib/repositories/patches.py: write_commit
         lib/repositories/update.py: _replace_series
@@ -56,10 +55,12 @@ PLAIN = {
         lib/repositories/replay.py: prepare
         lib/repositories/repository.py: copy_index save _replace
     """,
+    "with its mode from the first moment, and no umask": """
+        extras/usage/sampler.py: main
+    """,
     "a result of the user's, with the user's umask": """
         extras/reports/inside/sync_wandb.bash:
         lib/jobs/inside/template.bash: fill_template
-        extras/usage/usage.bash: usage_sample
     """,
     "empty: only its time counts": """
         lib/runtimes/overlay.bash: overlay_record_use

@@ -62,8 +62,8 @@ def files_page() -> str:
         "In `<scratch_dir>/runs/code/`, the frozen code of all jobs; "
         "see [Frozen code](../how-to/jobs.md#frozen-code):",
         _listed("extras/frozen/frozen_code.bash"),
-        "Each line of `usage/NODE.csv` has these columns; empty: not measured:",
-        _listed("extras/usage/usage.bash"),
+        "Each line of `usage/NODE.csv` has these columns; not measured: empty; of a total: 0:",
+        _listed("extras/usage/sampler.py"),
         "## Repositories",
         "In the git repository of each directory of `<project_dir>/repos/`; "
         "`git for-each-ref refs/longship` lists them:",

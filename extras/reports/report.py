@@ -17,7 +17,7 @@ from lib.configuration.tables import find_files
 from lib.jobs.runs import values_of
 from lib.script.errors import LongshipError, printable
 from lib.script.output import Report, as_json, number
-from lib.script.records import readable_values
+from lib.script.records import content_of, readable_values
 
 _GROUP = ("user", "project", "month", "stack", "cost_unit")
 # the columns, with heading and form in the table
@@ -31,6 +31,7 @@ _COLUMNS = {
     "cost": ("cost", "{:,.1f}"),
     "cost_unit": ("", "{}"),
 }
+_OF_GPUS = ("gpu_utilisation_percent", "energy_kwh")
 _Row = dict[str, Any]
 NOT_MEASURED = "not measured"
 
@@ -63,7 +64,8 @@ def report(
     """
     groups: dict[tuple[str, ...], dict[tuple[Path, str], list[Used]]] = {}  # by group and run
     problems: list[LongshipError] = []
-    unmeasured, unended = [], []
+    unmeasured: dict[str, Path] = {}
+    unended = []
     for path in _records((runs, *others), problems):
         record = readable_values(path)
         lacks = [each for each in ("started", "gpus", "nodes") if not record.get(each)]
@@ -82,7 +84,7 @@ def report(
                 unended.append(run)
                 continue
             if not usage.measured_percent:
-                unmeasured.append(run)
+                unmeasured[run] = path.parent
             place = path.parent.parent, run
             groups.setdefault(_group(path, record), {}).setdefault(place, []).append(usage)
     rows = [
@@ -90,14 +92,22 @@ def report(
         for key, found in sorted(groups.items())
     ]
     if unmeasured:
-        hint = "for the next runs: set jobs.usage = 30 in configuration.toml"
-        problems.append(LongshipError(f"not measured: {_named(unmeasured)}", hint))
+        hint = hint_without_samples(unmeasured.values())
+        problems.append(LongshipError(f"not measured: {_named([*unmeasured])}", hint))
     if unended:
         message = f"left out, with neither an end nor a measurement: {_named(unended)}"
         problems.append(LongshipError(message, "see which still run: python3 submit.py status"))
     if form == "json":
         return as_json({each: row[each] for each in _COLUMNS} for row in rows), problems
     return Report(_as_csv(rows) if form == "csv" else _as_table(rows)), problems
+
+
+def hint_without_samples(runs: Iterable[Path]) -> str:
+    """Return why nothing was measured: it was off in one of the runs, or nothing could measure."""
+    configurations = (content_of(run / "configuration.json", follow=False) for run in runs)
+    if any(re.search(rb'"usage": 0\b', each) for each in configurations):
+        return "for the next runs: set jobs.usage = 30 in configuration.toml"
+    return "a job step ended within 2 seconds, or its nodes have no program that measures"
 
 
 def _records(directories: tuple[Path, ...], problems: list[LongshipError]) -> Iterator[Path]:
@@ -133,7 +143,7 @@ def summed(used: list[Used]) -> _Row:
     times = [(each.gpu_hours or 0) if hours else 1 for each in used]
     measured = [time * (each.measured_percent or 0) for each, time in zip(used, times)]
     return {
-        "gpu_hours": round(hours, 2),
+        "gpu_hours": round(hours, 4),
         "measured_percent": _mean((each.measured_percent or 0 for each in used), times),
         "gpu_utilisation_percent": _mean((each.gpu_utilisation_percent for each in used), measured),
         "energy_kwh": _added((each.energy_kwh for each in used), 3),
@@ -161,7 +171,7 @@ def _as_csv(rows: list[_Row]) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
-    table.writerows([_plain(_cell(each, "{}", row[each])) for each in _COLUMNS] for row in rows)
+    table.writerows([_plain(_cell(each, "{}", row)) for each in _COLUMNS] for row in rows)
     return text.getvalue()
 
 
@@ -174,15 +184,16 @@ def _as_table(rows: list[_Row]) -> str:
     if not rows:
         return "no runs found\n"
     cells = [[heading for heading, _ in _COLUMNS.values()]]
-    cells += [[_cell(each, _COLUMNS[each][1], row[each]) for each in _COLUMNS] for row in rows]
+    cells += [[_cell(each, _COLUMNS[each][1], row) for each in _COLUMNS] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells)]
     signs = ["<" if each in _GROUP else ">" for each in _COLUMNS]
     form = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths))
     return "".join(f"{printable(form.format(*line)).rstrip()}\n" for line in cells)
 
 
-def _cell(name: str, form: str, value: Any) -> str:
-    """Return a value as text; where no price is known, there is no cost."""
-    if value is None:
-        return "" if name == "cost" else NOT_MEASURED
-    return form.format(value)
+def _cell(name: str, form: str, row: _Row) -> str:
+    """Return a value as text; no cost where no price is known, and nothing of GPUs without any."""
+    if row[name] is None:
+        has_none = name == "cost" or (name in _OF_GPUS and not row["gpu_hours"])
+        return "" if has_none else NOT_MEASURED
+    return form.format(row[name])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from extras.reports.report import NOT_MEASURED, Used, summed, used_by
+from extras.reports.report import NOT_MEASURED, Used, hint_without_samples, summed, used_by
 from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
@@ -132,8 +132,8 @@ def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, A
     metrics, files = _metrics(root, last.get("stack", ""), outputs, gaps)
     samples = [str(each) for run in runs for each in find_files(run, "usage/*.csv")]
     if not samples:
-        hint = "for the next runs: set jobs.usage = 30 in configuration.toml"
-        gaps.append((f"{NOT_MEASURED}: usage of the nodes of {runs[-1].name}", hint))
+        message = f"{NOT_MEASURED}: usage of the nodes of {runs[-1].name}"
+        gaps.append((message, hint_without_samples(runs[-1:])))
     jobs = [each.get("job", "") for each in records.values()]
     jobs = jobs if len(jobs) < 4 else [jobs[0], "...", jobs[-1]]
     return {
@@ -235,11 +235,12 @@ def _figures(used: list[Used], records: list[dict[str, str]]) -> list[tuple[str,
         peaks = [each.gpu_peak_memory_mib for each in used]
         figures.append(("GPU-hours", "{:,.2f}", total["gpu_hours"]))
         figures.append(("GPU utilisation", "{:.0f} %", total["gpu_utilisation_percent"]))
+        figures.append(("energy, kWh", "{:,.3f}", total["energy_kwh"]))
     else:
         peaks = [each.cpu_peak_memory_mib for each in used]
         figures.append(("CPU load", "{:.1f}", max(loads, default=None)))
     peak = max((each / 1024 for each in peaks if each is not None), default=None)
-    figures += [("memory, GiB", "{:.1f}", peak), ("energy, kWh", "{:,.3f}", total["energy_kwh"])]
+    figures.append(("memory, GiB", "{:.1f}", peak))
     if total["cost"] is not None:
         figures.append((unit, "{:,.2f}", total["cost"]))
     return [

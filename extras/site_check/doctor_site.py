@@ -6,37 +6,32 @@ from collections.abc import Mapping
 
 import click
 
-from extras.site_check.site import WIDTHS, diagnose
-from extras.site_check.site_new import create
+from extras.site_check.site import diagnose
+from extras.site_check.site_new import describe
 from lib.commands import print_no_script
 from lib.commands.doctor import checked_invocation, json_option
-from lib.commands.options import WrongCall, plain_options
-from lib.doctor.report import Diagnosis, exit_on_signals
+from lib.commands.options import plain_options
+from lib.doctor.report import exit_on_signals
 
 
 @click.command()
-@click.option("--new", metavar="NAME", help="Describe this machine in NAME/.")
-@click.option("--job", is_flag=True, help="In a job: also ask a compute node.")
+@click.option("--new", metavar="NAME", help="Print a site.toml with this name of the machine.")
 @json_option
 @plain_options
-def site(
-    options: Mapping[str, str], dry_run: bool, new: str | None, job: bool, as_json: bool
-) -> None:
-    """Compare site.toml, and the job scripts, with what this machine reports.
+def site(options: Mapping[str, str], dry_run: bool, new: str | None, as_json: bool) -> None:
+    """Compare site.toml with what this machine reports.
 
-    Each value is compared with what this login node, Slurm and the file systems report: confirmed,
-    different or undecided. A patch for site.toml and a report for an issue are written to
-    .cache/doctor/. With --new, NAME/site.toml and job scripts are written for a machine that no
-    site describes. The exit code is 1 if a value differs.
+    Slurm, modules, the container runtime and directories are asked. Each difference is a line: key,
+    described value, the machine's value, and the command that reported it. The report is also
+    written to .cache/doctor/, to attach to an issue. The exit code is 1 if a value differs. With
+    --new, nothing is compared: a whole site.toml of what the machine reports is printed.
     """
-    if new is not None and job:
-        raise WrongCall("--new and --job cannot be combined", "doctor.py --site --new NAME")
     if dry_run:
         print_no_script("Longship: doctor.py --site")
         return
     exit_on_signals()
     settings = checked_invocation(options).settings
     if new is None:
-        diagnose(settings, Diagnosis(as_json=as_json, widths=WIDTHS), in_job=job)
+        diagnose(settings, json=as_json)
     else:
-        create(settings, new)
+        describe(settings, new)

@@ -21,7 +21,8 @@ def start(start: Start) -> Start:
         return start
     # a container's daemon starts no child of a rank
     processes = "no" if runtime_of(start.env.runtime).DAEMON else "yes"
-    line = call("usage_sample", str(seconds), processes, Expansion('"$@"'))
+    program = start.env.paths.root / "extras/usage/sampler.py"
+    line = call("exec", "python3", "-IS", program, str(seconds), processes, Expansion('"$@"'))
     return start._replace(
         env=start.env._replace(at_rank=(*start.env.at_rank, "usage_start")),
         scripts={**start.scripts, "sampler": ("RANK STEP, process IDs", [line])},
@@ -32,5 +33,5 @@ def values(run: Path, record: Mapping[str, str]) -> tuple[dict[str, str], list[L
     """Return what the run has used until its end or its last sample; `used` has it in one line."""
     usage, problems = usage_of(run, record)
     numbers = usage._asdict().items()
-    texts = {name: "" if value is None else str(value) for name, value in numbers}
-    return {**texts, "used": usage.words if texts["gpu_hours"] else ""}, problems
+    texts = {name: "" if value is None else f"{value:.10g}" for name, value in numbers}
+    return {**texts, "used": usage.words}, problems

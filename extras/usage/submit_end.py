@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from extras.usage.usage import recorded_values
+from extras.usage.job import values
 from lib.script.records import readable_values
 
 
@@ -14,5 +14,6 @@ from lib.script.records import readable_values
 @click.argument("run", type=Path)
 def end(run: Path) -> None:
     """Print names and values, each followed by a zero byte, for the record of a job that ends."""
-    values = recorded_values(run, readable_values(run / "record.json"))
-    click.echo("".join(f"{each}\0" for each in values), nl=False)
+    found, _ = values(run, readable_values(run / "record.json"))
+    del found["used"]
+    click.echo("".join(f"{name}\0{text}\0" for name, text in found.items() if text), nl=False)

@@ -179,15 +179,14 @@ def _find_mount(env: Environment) -> Iterator[Finding]:
         yield bad("mount", text, f"{fix}python3 build_overlay.py")
 
 
-def mountable(runtime: str, base: str, *before: str) -> dict[str, bool] | None:
+def mountable(runtime: str, base: str) -> dict[str, bool] | None:
     """Tell for each compression whether the runtime mounts such a small file.
 
     The same for --overlay, and whether the kernel serves the mount, under the name "kernel".
-    The base is an image or a directory; `before` are lines of bash that prepare the runtime. None:
-    there is no program to pack files.
+    The base is an image. None: there is no program to pack files.
     """
     facts = {"runtime": runtime, "base": base, "overlay_target": MOUNTED_AT}
-    assigned = [*before, *(assign(name, value) for name, value in facts.items())]
+    assigned = [assign(name, value) for name, value in facts.items()]
     if bash("overlay_can_pack mksquashfs", seconds=15).code:
         return None
     with tempfile.TemporaryDirectory(prefix="longship-doctor.") as work:

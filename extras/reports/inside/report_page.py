@@ -43,7 +43,6 @@ ON_GPUS = {
 }
 ON_CPUS = {
     ("utilisation", "time"): ("CPU load", "busy cores of each node"),
-    ("power", "time"): ("Power", "without GPUs"),
     ("memory", "time"): ("Memory", "GiB, processes of each node"),
 }
 ON_NODES = [name for name, _ in ON_GPUS]

@@ -1,7 +1,7 @@
 """What a training has written and what was measured on its nodes, as points of charts."""
 
-import csv
 import json
+import re
 from pathlib import Path
 from statistics import fmean, median
 
@@ -11,6 +11,7 @@ NOT_MEASURED = "not measured"
 MARGIN = 30  # seconds by which the clocks of nodes can differ
 LARGEST = 1e30  # number in a chart; the means of larger ones overflow
 SAMPLE = (("time", max), ("utilisation", fmean), ("power", sum), ("memory", max))  # of a node
+SAMPLED = {"device", *(name for name, _ in SAMPLE)}  # columns
 
 
 def number(value):
@@ -42,7 +43,7 @@ class Training:
         for file in map(Path, data["samples"]):
             try:
                 self.read_samples(file)
-            except (OSError, KeyError, csv.Error) as error:
+            except OSError as error:
                 self.gaps.append((f"cannot read {file}: {error}", f"look at the file: {file}"))
         self.complete_speed()
         self.segments = self.find_segments()
@@ -97,15 +98,21 @@ class Training:
                     points[step] = (time, (step - first) / (time - before))
 
     def read_samples(self, file):
-        """Read the samples of a node (usage.bash): each begins with its first device."""
+        """Read the samples of a node, each of which begins with its first device."""
         node, sample = self.nodes.setdefault(file.stem, []), {}
-        lines = read_file(file).decode(errors="replace").split("\n")
-        for row in (*csv.DictReader(lines), None):
-            if row is None or row["device"] in sample:
+        names, *rows = (x.split(",") for x in read_file(file).decode(errors="replace").split("\n"))
+        for cells in rows:
+            row = dict(zip(names, cells))
+            is_whole = len(cells) == len(names) and row.keys() >= SAMPLED
+            if not is_whole or not re.fullmatch("[0-9]{1,10}", row["time"]):
+                continue
+            if row["device"] in sample:
                 self.add_sample(node, sample)
                 sample = {}
-            if row and None not in row.values():  # the last line can be incomplete
-                sample[row["device"]] = row
+            sample[row["device"]] = row
+        self.add_sample(node, sample)
+        if not node:
+            self.gaps.append((f"no sample found in {file}", f"its node is not measured: rm {file}"))
 
     def add_sample(self, node, sample):
         """Add the values of all devices of a node; without GPUs those of its processes."""

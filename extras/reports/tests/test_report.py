@@ -80,16 +80,18 @@ def test_table_and_json_have_the_same_rows(runs):
 def test_what_is_not_measured_is_never_zero(runs):
     folder = runs(RECORD)
     (row,), (problem,) = rows_of(folder)
-    assert (row["gpu_hours"], row["cost"]) == ("4.0", "8.0")
+    assert (row["gpu_hours"], row["cost"]) == ("4", "8")
     assert row["gpu_utilisation_percent"] == row["energy_kwh"] == "not measured"
-    assert str(problem) == "not measured: 1-train" and "jobs.usage" in problem.hint
+    assert str(problem) == "not measured: 1-train" and "jobs.usage" not in problem.hint
+    (folder / "1-train/configuration.json").write_text('{"jobs": {\n  "usage": 0\n}}\n')
+    assert "set jobs.usage = 30" in rows_of(folder)[1][0].hint
     assert report(folder, "", "table")[0].text.count("not measured") == 2
     assert '"energy_kwh": null' in report(folder, "", "json")[0].text
 
 
 def test_run_without_measurements_lowers_no_mean(runs):
     (row,), (problem,) = rows_of(runs({**RECORD, **MEASURED}, *[RECORD] * 7))
-    assert (row["gpu_hours"], row["measured_percent"]) == ("32.0", "12.5")
+    assert (row["gpu_hours"], row["measured_percent"]) == ("32", "12.5")
     assert (row["gpu_utilisation_percent"], row["energy_kwh"]) == ("80.0", "1.5")
     assert str(problem).endswith("2-train, 3-train, 4-train, 5-train, 6-train and 2 more")
 
@@ -99,15 +101,16 @@ def test_tasks_of_an_array_are_one_run(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(json.dumps(RECORD, indent=2) + "\n")
     (row,), (problem,) = rows_of(tmp_path)
-    assert (row["runs"], row["gpu_hours"]) == ("3", "16.0")
+    assert (row["runs"], row["gpu_hours"]) == ("3", "16")
     assert str(problem) == "not measured: 71-train, 7-train, 8-train"
 
 
-def test_run_without_gpus_has_no_gpu_hours_and_is_no_gap(runs):
+def test_run_without_gpus_has_no_gpu_hours_and_is_no_gap(runs, tmp_path):
     measured = {"gpu_hours": "0", "measured_percent": "90", "cpu_load": "40", "cost": "8"}
     (row,), problems = rows_of(runs({**RECORD, "gpus": "0", **measured}))
     assert (row["gpu_hours"], row["cost"], problems) == ("0", "8", [])
-    assert (row["measured_percent"], row["energy_kwh"]) == ("90.0", "not measured")
+    assert (row["measured_percent"], row["energy_kwh"]) == ("90.0", "")
+    assert "not measured" not in report(tmp_path / "runs", "", "table")[0].text
 
 
 def test_record_of_an_older_version_is_summed_or_named(runs):

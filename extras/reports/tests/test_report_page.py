@@ -5,11 +5,14 @@ import json
 import os
 import re
 import sys
+import tempfile
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.secret_forms import FORMS, HARMLESS, SHORT, secret_of
 
 from extras.reports.report_page import page_of, synced_runs, training_of
@@ -166,7 +169,8 @@ def test_time_between_jobs_does_not_count(runs, inside):
     steps = [(1, seconds(3, 5)), (2, seconds(3, 9)), (3, seconds(5, 1)), (4, seconds(5, 2))]
     write_metrics(runs, lines(*steps))
     shown = inside.Training(training(folders), "")
-    assert shown.gaps == [("not measured: usage of the nodes of 5-train", shown.gaps[0][1])]
+    ((gap, hint),) = shown.gaps
+    assert gap == "not measured: usage of the nodes of 5-train" and "jobs.usage" not in hint
     assert shown.lines("loss", "step") == [[(1, 8), (2, 7), (3, 6), (4, 5)]]
     assert shown.lines("loss", "time") == [[(300, 8), (540, 7)], [(660, 6), (720, 5)]]
     assert shown.restarts("time") == [600] and shown.restarts("step") == [3]
@@ -239,6 +243,47 @@ def test_samples_of_a_node_are_those_of_its_gpus(runs, inside):
     assert shown.lines("utilisation", "time") == [[(60, 50.5)]]
     assert shown.lines("power", "time") == [[(60, 600), (120, 200)]]
     assert shown.lines("memory", "time") == [[(60, 1), (120, 2)]]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "\0\n", "[" * 100000, "\xff", "x\n1,2\n", f"{HEADING}\n1,0,smi,9\n"]
+)
+def test_damaged_samples_are_told(text, runs, inside):
+    folder = runs("3-train")
+    (folder / "usage").mkdir()
+    file = folder / "usage/n1.csv"
+    file.write_text(text, encoding="latin-1")
+    shown = inside.Training(training([folder]), "")
+    assert f"no sample found in {file}" in dict(shown.gaps)
+    assert "no sample found" in inside.page([shown])
+
+
+PARTS = [
+    f"{HEADING}\n",
+    f"{seconds(3, 1)},0,smi,9,9,9,,,1,1,1,1,\n",
+    "\n",
+    ",",
+    "\0",
+    '"',
+    "[" * 999,
+]
+PARTS += ["9" * 40, "1e400", "nan", "cpu", "0,"]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=12))
+def test_no_damaged_file_of_samples_is_an_error(parts):
+    sys.path.insert(1, str(ROOT / "extras/reports/inside"))
+    import report_page
+    import training_curves
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_page, "draw", lambda trainings, *_: trainings[0].lines(*_[:2]) and "")
+        run = Path(folder) / "3-train"
+        (run / "usage").mkdir(parents=True)
+        (run / "usage/n1.csv").write_text("".join(parts))
+        shown = training_curves.Training(training([run]), "")
+        assert "<html" in report_page.page([shown])
+        assert all(x < 1e10 for line in shown.lines("power", "time") for x, _ in line)
 
 
 def test_hostile_text_is_no_markup(runs, inside):

@@ -6,39 +6,26 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.processes import PATIENCE, wait_until
 
-from extras.usage.usage import Usage, recorded_values, usage_of
+from extras.usage.job import values
+from extras.usage.sampler import COLUMNS
+from extras.usage.usage import Usage, usage_of
 from lib.script.command import call
 from lib.script.quoting import Expansion
 from lib.script.render import render
 
 SMI = Path(__file__).with_name("smi")
-TOOLS = [
-    "awk",
-    "bash",
-    "cat",
-    "flock",
-    "getconf",
-    "grep",
-    "install",
-    "ln",
-    "rm",
-    "mkdir",
-    "seq",
-    "sleep",
-    "stdbuf",
-    "tail",
-    "uname",
-]
-HEADING = (
-    "time,device,program,utilisation,memory,power,temperature,throttling,"
-    "seconds,utilisation_seconds,peak_memory,energy,throttled_seconds\n"
-)
+TOOLS = ["bash", "cat"]
+SAMPLER = Path(__file__).parents[1] / "sampler.py"
+HEADING = f"{','.join(COLUMNS)}\n"
 
 
 @pytest.fixture
@@ -48,19 +35,15 @@ def node(tmp_path):
     programs.mkdir()
     for each in TOOLS:
         (programs / each).symlink_to(shutil.which(each))
-    script = tmp_path / "sampler"
     started = []
 
     def start(*tools, processes="yes", rank=1000, step=100, **environment):
         for each in tools:
             shutil.copy(SMI / each, programs)
-        script.write_text(
-            render("a test", [call("usage_sample", "1", processes, Expansion('"$@"'))])
-        )
         ranks = subprocess.Popen(["sleep", str(rank)])
         names = {"PATH": str(programs), "RUN_DIR": str(tmp_path), "SLURMD_NODENAME": "n1"}
         names |= environment
-        command = ["bash", script, str(ranks.pid), str(step)]
+        command = [sys.executable, "-IS", SAMPLER, "1", processes, str(ranks.pid), str(step)]
         sampler = subprocess.Popen(command, env=names, stderr=subprocess.PIPE, text=True)
         started.extend((ranks, sampler))
         return ranks, sampler
@@ -89,60 +72,47 @@ def wait_for(tmp_path, condition):
     ("tools", "environment", "samples"),
     [
         (
-            ["nvidia-smi"],
+            ["nvidia-smi", "rocm-smi"],
             {"SLURM_STEP_GPUS": "1,3"},
-            [
-                "1,nvidia-smi,50,20001,360,,0x0000000000000004",
-                "3,nvidia-smi,50,20003,360,,0x0000000000000004",
-            ],
+            ["1,nvidia-smi,50,20001,360", "3,nvidia-smi,50,20003,360"],
         ),
         (  # a cgroup shows only the GPUs of the job, under other numbers
             ["nvidia-smi"],
             {"SLURM_STEP_GPUS": "1,3", "SMI_GPUS": "2"},
-            [
-                "0,nvidia-smi,50,20000,360,,0x0000000000000004",
-                "1,nvidia-smi,50,20001,360,,0x0000000000000004",
-            ],
+            ["0,nvidia-smi,50,20000,360", "1,nvidia-smi,50,20001,360"],
         ),
-        (
-            ["dcgmi", "nvidia-smi"],
-            {},
-            ["0,dcgmi,75,28456,185,68,0", "1,dcgmi,75,28456,185,68,72"],
-        ),
-        (
-            ["rocm-smi"],
-            {},
-            ["0,rocm-smi,97,32768,410,47,", "1,rocm-smi,91,16384,,49,"],
-        ),
-        (["rocm-smi"], {"SLURM_STEP_GPUS": "1"}, ["1,rocm-smi,91,16384,,49,"]),
-        (
-            ["amd-smi", "rocm-smi"],
-            {},
-            ["0,amd-smi,95,283,1180,78,UNTHROTTLED", "1,amd-smi,88,300,,72,THROTTLED"],
-        ),
+        (["nvidia-smi"], {"SMI_GPUS": "1", "SMI_USE": "[N/A]"}, ["0,nvidia-smi,,20000,360"]),
+        (["rocm-smi"], {}, ["0,rocm-smi,97,32768,410", "1,rocm-smi,91,16384,"]),
+        (["rocm-smi"], {"SLURM_STEP_GPUS": "1"}, ["1,rocm-smi,91,16384,"]),
     ],
 )
 def test_programs_are_read(tools, environment, samples, node, tmp_path):
     node(*tools, **environment)
     rows = wait_for(tmp_path, lambda rows: len(rows) >= len(samples))
-    assert [",".join(row[1:8]) for row in rows[: len(samples)]] == samples
-    assert {tuple(row[8:10] + row[11:]) for row in rows[: len(samples)]} == {("0", "", "", "")}
+    assert [",".join(row[1:6]) for row in rows[: len(samples)]] == samples
+    assert {(*row[6:8], row[9]) for row in rows[: len(samples)]} == {("0", "0", "0")}
 
 
 def test_totals_are_those_of_the_run(node, tmp_path):
     node("nvidia-smi", SMI_GPUS="1")
-    rows = wait_for(tmp_path, lambda rows: rows and int(rows[-1][8]) >= 2)
+    rows = wait_for(tmp_path, lambda rows: rows and int(rows[-1][6]) >= 2)
     seconds = int(rows[-1][0]) - int(rows[0][0])
-    assert rows[-1][8:] == [str(n) for n in (seconds, 50 * seconds, 20000, 360 * seconds, seconds)]
+    assert rows[-1][6:] == [str(n) for n in (seconds, 50 * seconds, 20000, 360 * seconds)]
 
 
-def test_energy_counter_is_used_where_there_is_one(node, tmp_path):
-    node("dcgmi")
-    rows = wait_for(tmp_path, lambda rows: len(rows) >= 6)
-    first, second = ([row for row in rows if row[1] == each] for each in "01")
-    assert [int(row[11]) for row in first[1:]] == [200 * n for n in range(1, len(first))]
-    assert [int(row[11]) for row in second[1:]] == [185 * int(row[8]) for row in second[1:]]
-    assert first[-1][12] == "0" and second[-1][12] == second[-1][8]
+def test_utilisation_that_is_not_reported_is_not_measured(node, tmp_path):
+    node("nvidia-smi", SMI_GPUS="1", SMI_USE="[N/A]")
+    rows = wait_for(tmp_path, lambda rows: rows and int(rows[-1][9]) > 0)
+    assert rows[-1][6:8] == ["0", "0"]
+    usage, _ = usage_of(tmp_path, {**RECORD, "gpus": "1"})
+    assert (usage.gpu_utilisation_percent, usage.measured_percent) == (None, 0)
+    assert usage.gpu_peak_memory_mib == 20000
+
+
+def test_sampler_has_the_lowest_priority(node, tmp_path):
+    _, sampler = node("nvidia-smi")
+    wait_for(tmp_path, bool)
+    assert os.getpriority(os.PRIO_PROCESS, sampler.pid) == 19
 
 
 def test_load_and_memory_are_those_of_the_step_alone(node, tmp_path):
@@ -158,7 +128,7 @@ def test_load_and_memory_are_those_of_the_step_alone(node, tmp_path):
         os.killpg(step.pid, signal.SIGKILL)
         other.wait()
         step.wait()
-    assert row[1:3] == ["cpu", "proc"] and row[5:8] == ["", "", ""]
+    assert row[1:3] == ["cpu", "proc"] and row[5] == ""
     assert 0 < int(row[3]) < 150  # of one core; with the other process it would be twice that
     assert 300 < int(row[4]) < 400
 
@@ -183,8 +153,9 @@ def test_sampler_ends_with_its_rank_and_leaves_nothing(node, tmp_path):
 
 def test_kernel_ends_the_sampler_with_its_rank(node, tmp_path):
     node()[0].kill()
-    for each in ("setpriv", "true"):
-        (tmp_path / "programs" / each).symlink_to(shutil.which(each))
+    line = call("exec", sys.executable, "-IS", SAMPLER, "1", "yes", Expansion('"$@"'))
+    (tmp_path / "sampler").write_text(render("a test", [line]))
+    (tmp_path / "programs/sleep").symlink_to(shutil.which("sleep"))
     names = {"PATH": str(tmp_path / "programs"), "RUN_DIR": str(tmp_path)}
     names |= {"SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
     lines = [call("usage_start", "apptainer"), call("exec", "sleep", "600")]
@@ -215,17 +186,17 @@ def test_driver_that_fails_is_followed_by_the_next_source(node, tmp_path):
 
 def test_later_step_waits_for_the_first_and_continues_the_totals(node, tmp_path):
     rank, sampler = node("nvidia-smi", SMI_GPUS="1")
-    wait_for(tmp_path, lambda rows: rows and int(rows[-1][8]) >= 1)
+    wait_for(tmp_path, lambda rows: rows and int(rows[-1][6]) >= 1)
     node("nvidia-smi", SMI_GPUS="1")
     rank.kill()
     rank.wait()
     sampler.wait(PATIENCE)
-    before = int(rows_of(tmp_path)[-1][8])
+    before = int(rows_of(tmp_path)[-1][6])
     file = tmp_path / "usage/n1.csv"
     with file.open("a") as stream:
-        stream.write("17,0,nvidia-smi,5")  # as a killed sampler leaves it
-    rows = wait_for(tmp_path, lambda rows: int(rows[-1][8] if len(rows[-1]) > 8 else 0) > before)
-    assert int(rows[-1][9]) == 50 * int(rows[-1][8])
+        stream.write("17,0,nvidia-smi,5")  # as a full disk leaves it
+    rows = wait_for(tmp_path, lambda rows: int(rows[-1][6] if len(rows[-1]) == 10 else 0) > before)
+    assert int(rows[-1][7]) == 50 * int(rows[-1][6])
     assert file.read_text().count(HEADING) == 1
 
 
@@ -248,18 +219,17 @@ def test_usage_is_that_of_all_nodes(tmp_path):
     write(
         tmp_path,
         "n1",
-        "1,0,nvidia-smi,1,1,1,1,none,10,10,99,9,0",
-        "1767326400,0,nvidia-smi,90,1000,300,60,none,3600,324000,70000,1080000,0",
-        "1767326400,1,nvidia-smi,90,1000,300,60,none,3600,324000,71000,1080000,1800",
+        "1,0,nvidia-smi,1,1,1,10,10,99,9",
+        "1767326400,0,nvidia-smi,90,1000,300,3600,324000,70000,1080000",
+        "1767326400,1,nvidia-smi,90,1000,300,3600,324000,71000,1080000",
     )
-    write(tmp_path, "n2", "1767324600,0,nvidia-smi,90,1000,,60,,1800,108000,69000,,")
+    write(tmp_path, "n2", "1767324600,0,nvidia-smi,90,1000,,1800,108000,69000,0")
     usage, problems = usage_of(tmp_path, RECORD)
     assert problems == []
     assert usage == Usage(
         gpu_hours=4,
         gpu_utilisation_percent=84,
         gpu_peak_memory_mib=71000,
-        gpu_throttled_percent=25,
         energy_kwh=0.6,
         measured_percent=62.5,
         cost=4,
@@ -267,9 +237,19 @@ def test_usage_is_that_of_all_nodes(tmp_path):
     assert usage.words == ("GPU-hours 4.00, GPU use 84 %, peak memory 69.3 GiB, energy 0.600 kWh")
 
 
+def test_samples_of_an_older_version_are_read(tmp_path):
+    write(tmp_path, "n1")
+    heading = "time,device,program,utilisation,memory,power,temperature,throttling,"
+    heading += "seconds,utilisation_seconds,peak_memory,energy,throttled_seconds\n"
+    row = "1767326400,0,dcgmi,90,1000,,60,none,3600,324000,70000,,1800\n"
+    (tmp_path / "usage/n1.csv").write_text(heading + row)
+    usage, _ = usage_of(tmp_path, RECORD)
+    assert (usage.gpu_utilisation_percent, usage.energy_kwh) == (90, None)
+
+
 @pytest.mark.parametrize(("gpus", "devices"), [("4", "01"), ("0", ["cpu"])])
 def test_spare_nodes_need_no_measurement(gpus, devices, tmp_path):
-    rows = [f"1767326400,{each},x,90,1,,60,none,1800,162000,1,,0" for each in devices]
+    rows = [f"1767326400,{each},x,90,1,,1800,162000,1,0" for each in devices]
     write(tmp_path, "n1", *rows)
     record = {**RECORD, "gpus": gpus, "spare_nodes": "1"}
     assert usage_of(tmp_path, record)[0].measured_percent == 50
@@ -281,39 +261,64 @@ def test_run_without_measurements_says_so(tmp_path):
     assert usage.words == (
         "GPU-hours 4.00, GPU use not measured, peak memory not measured, energy not measured"
     )
-    values = recorded_values(tmp_path, RECORD)
-    recorded = dict(zip(values[::2], values[1::2]))
-    assert recorded["energy_kwh"] == recorded["gpu_peak_memory_mib"] == "not measured"
+    recorded, _ = values(tmp_path, RECORD)
+    assert recorded["energy_kwh"] == recorded["gpu_peak_memory_mib"] == ""
     assert recorded["gpu_hours"] == recorded["cost"] == "4"
     again, _ = usage_of(tmp_path, {**RECORD, **recorded})
     assert again == usage
-    # a job without GPUs has no line of what its GPUs have not done
-    assert usage_of(tmp_path, {**RECORD, "gpus": "0"})[0].words == ""
-    assert Usage(gpu_hours=0, cpu_load=3.2).words == "CPU load 3.2"
+
+
+def test_job_without_gpus_says_nothing_of_gpus(tmp_path):
+    record = {**RECORD, "gpus": "0"}
+    assert usage_of(tmp_path, record)[0].words == ""
+    write(tmp_path, "n1", "1767326400,cpu,proc,320,1024,,3600,1152000,2048,0")
+    assert usage_of(tmp_path, record)[0].words == "CPU load 3.2, peak memory 2.0 GiB"
 
 
 def test_run_that_was_killed_lasts_until_its_last_sample(tmp_path):
-    write(tmp_path, "n1", "1767324600,0,nvidia-smi,90,1,1,1,none,1800,90,1,360000,0")
+    write(tmp_path, "n1", "1767324600,0,nvidia-smi,90,1,1,1800,90,1,360000")
     record = {**RECORD, "ended": "", "earlier_seconds": "1800"}
     assert usage_of(tmp_path, record)[0].gpu_hours == 4
     assert usage_of(tmp_path / "none", record)[0] == Usage()
 
 
+ROW = "1767326400,0,nvidia-smi,90,1,1,1800,162000,5,0"
+
+
 @pytest.mark.parametrize(
-    ("text", "message", "hint"),
+    ("text", "peak"),
     [
-        ("{HEADING}1,0,x,1,1,1,1,none,9,900,5,7,0\n1,0,x,1", "the last line of ", "sed -i '$d' "),
-        ("{HEADING}1,0,x,1\nx\n", "no sample found in ", "rm "),
-        ("\x00\xff\n1,2\n", "no sample found in ", "rm "),
-        ("{HEADING}1,../x,x,1,1,1,1,none,9,9,5,7,0\n", "no sample found in ", "rm "),
+        (f"{HEADING}{ROW}\n1767326430,0,nvidia-smi,9", 5),
+        (f"{HEADING}{ROW}\n1767326430,0,nvidia-smi,9{ROW}\n", 5),  # after a full disk
+        (f"{HEADING}1,0,x,1\nx\n", None),
+        (f"{HEADING}999999999999,0,smi,1,1,1,1,1,1,1\n", None),
+        (f"{HEADING}{ROW.replace(',0,', ',../x,', 1)}\n", None),
+        (f"{ROW}\n{ROW}\n", None),
+        ("\x00\xff\n1,2\n", None),
+        ("\0" * 5000, None),
+        ("[" * 100000, None),
+        ("", None),
     ],
 )
-def test_damaged_file_is_told(text, message, hint, tmp_path):
+def test_what_is_no_sample_counts_as_not_measured(text, peak, tmp_path):
     write(tmp_path, "n1")
-    (tmp_path / "usage/n1.csv").write_text(text.replace("{HEADING}", HEADING), encoding="latin-1")
-    usage, (problem,) = usage_of(tmp_path, RECORD)
-    assert message in str(problem) and hint in problem.hint
-    assert usage.gpu_peak_memory_mib == (5 if "sed" in hint else None)
+    (tmp_path / "usage/n1.csv").write_text(text, encoding="latin-1")
+    usage, problems = usage_of(tmp_path, RECORD)
+    assert (usage.gpu_peak_memory_mib, problems) == (peak, [])
+    assert usage.gpu_utilisation_percent == (90 if peak else None)
+
+
+PARTS = st.sampled_from([HEADING, ROW, "\n", ",", "\0", '"', "[", "9" * 30, "-1", "nan", "cpu", ""])
+
+
+@given(st.lists(PARTS, max_size=12))
+def test_no_damaged_file_is_an_error(parts):
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), "n1")
+        (Path(folder) / "usage/n1.csv").write_text("".join(parts))
+        for record in (RECORD, {**RECORD, "ended": ""}):
+            recorded, problems = values(Path(folder), record)
+            assert problems == [] and recorded["gpu_utilisation_percent"] in ("", "90")
 
 
 def test_fifo_in_place_of_samples_blocks_nothing(tmp_path):
@@ -328,12 +333,4 @@ def test_samples_without_a_newline_cost_nothing(tmp_path):
     with open(tmp_path / "usage/n1.csv", "wb") as file:
         file.write(HEADING.encode())
         file.truncate(3 << 30)
-    used, (problem,) = usage_of(tmp_path, {})
-    assert used.gpu_utilisation_percent is None and "is incomplete" in str(problem)
-
-
-def test_time_without_a_date_is_no_sample(tmp_path):
-    (tmp_path / "usage").mkdir()
-    (tmp_path / "usage/n1.csv").write_text(f"{HEADING}999999999999,0,smi,1,1,1,,,1,1,1,1,\n")
-    _, (problem,) = usage_of(tmp_path, {})
-    assert "no sample found" in str(problem)
+    assert usage_of(tmp_path, {})[0] == Usage()
