@@ -8,6 +8,7 @@ import click
 
 from lib.commands import Invocation, command_line
 from lib.commands.options import Mode, WrongCall, script_options
+from lib.commands.verbs import WithVerbs
 from lib.packages import set_up as steps
 from lib.script.render import render
 
@@ -15,6 +16,7 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
 
 
 @click.command(
+    cls=WithVerbs,
     context_settings={"max_content_width": 100},
     epilog="Example: python3 set_up.py download --machine jpb, on a laptop",
 )

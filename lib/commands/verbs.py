@@ -21,6 +21,7 @@ _DIRECTORIES = ("lib/commands", "extras/*")
 
 def find_verbs(script: str) -> Mapping[str, Path]:
     """Return the files of the verbs of an entry script, which is given without its ending."""
+    script = script.replace("-", "_")  # click's name of a command
     found = {path.stem[len(script) + 1 :].replace("_", "-"): path for path in _files(f"{script}_*")}
     return dict(sorted(found.items()))
 
