@@ -16,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Why files and functions may write otherwise. One that no longer writes fails.
 PLAIN = {
     "in the bundle that the user names, or checked and complete before it is used": """
-        extras/bundle/pack.py: check pack _pack _collect
         extras/bundle/tree.py: replace_file copy_one copy_files _copy
-        extras/bundle/unpack.py: verify _unpack _make_link _install_packages
+        extras/bundle/unpack.py: verify
     """,
     "in the user's clone, whose permissions are the user's choice": """
         extras/site_check/site_new.py: create
