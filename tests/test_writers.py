@@ -42,7 +42,7 @@ PLAIN = {
         lib/packages/wheelhouse.bash: wheelhouse_describe wheelhouse_resolve wheelhouse_list
         lib/packages/inside/describe_image.py: write_description
         lib/packages/inside/resolve_packages.py: resolve prepare
-        lib/packages/inside/target_wheels.py: fetch download write_lists
+        lib/packages/inside/target_wheels.py: fetch download replace_file
         extras/docker/docker.bash: engine_keep_tag
     """,
     "in a venv, whose directory is closed": """
