@@ -37,7 +37,6 @@ PLAIN = {
     """,
     "in a directory that is closed until it is complete": """
         lib/assets/assets.bash: asset_add_metric asset_copy_files
-        lib/assets/inside/fetch_assets.py: write_record
         lib/packages/overlay.bash: overlay_resolve
         lib/packages/wheelhouse.bash: wheelhouse_describe wheelhouse_resolve wheelhouse_list
         lib/packages/inside/describe_image.py: write_description
