@@ -97,9 +97,8 @@ def _collect(options: Namespace) -> dict[str, str]:
     found += [(f"offline/{name}", f"{options.offline}/{name}") for name in _downloads(options)]
     for name, source in found:
         if not tree.is_inside(name):
-            message = f"cannot pack {quote(source)}"
-            reason = "the name contains a backslash or a control character"
-            raise LongshipError(f"{message}: {reason}", "rename that file")
+            message = f"the name contains a backslash or a control character: {quote(source)}"
+            raise LongshipError(message, "rename that file")
         if os.path.islink(source):
             hint = "replace the link by what it points to; or let git ignore it"
             raise LongshipError(f"cannot pack the symbolic link {source}", hint)
@@ -123,11 +122,10 @@ def _listed(options: Namespace) -> list[str]:
 
 def _downloads(options: Namespace) -> list[str]:
     """Return the names of the image's archives, and of all other downloads that are complete."""
-    records = [name for name, *_ in options.need if name.endswith(".json")]
-    found = [
-        each for name in records for each in glob.glob(f"{glob.escape(options.offline)}/{name}")
-    ]
-    names = [each[len(options.offline) + 1 :] for each in found]
+    names = []
+    for record in [name for name, *_ in options.need if name.endswith(".json")]:
+        found = glob.glob(f"{glob.escape(options.offline)}/{record}")
+        names += [os.path.relpath(each, options.offline) for each in found]
     names += [each[: -len(".json")] for each in names]  # the archive itself
     for part in ("pip", "repos", "assets"):
         names += [f"{part}/{each}" for each in tree.walk(f"{options.offline}/{part}")]
@@ -168,18 +166,19 @@ def _check_records(options: Namespace, sums: dict[str, str]) -> None:
         for name, checksum in promised.items():
             name = f"{os.path.dirname(record)}/{name}"
             if sums.get(name) != checksum:
-                source = quote(f"{options.offline}/{name.partition('/')[2]}")
-                commands = dict.fromkeys(command for *_, command in options.need)
+                sources = [f"{options.offline}/{each.partition('/')[2]}" for each in (name, record)]
+                file, record = map(quote, sources)
+                commands = "; ".join(dict.fromkeys(command for *_, command in options.need))
                 raise LongshipError(
-                    f"the download {source} is missing or damaged: {record} has its checksum",
-                    "; ".join([f"run: rm -f {source}", *commands, "then pack again"]),
+                    f"{file} is missing, or does not match its checksum in {record}",
+                    f"run: rm -f {file}; {commands}; or, if it is not needed: rm {record}",
                 )
 
 
 def _check_secrets(files: dict[str, str], changed: list[str], options: Namespace) -> None:
     """Stop if one of the changed files is a secret, or a text that contains one."""
-    for part, _, name in (each.partition("/") for each in changed):
-        source = Path(files[f"{part}/{name}"] if name else files[part])
+    for each in changed:
+        source, (part, _, name) = Path(files[each]), each.partition("/")
         if part not in ("repository", "offline") or name in options.allow:
             continue
         text = source.read_bytes() if source.stat().st_size <= _TEXT_BYTES else b"\0"
@@ -220,8 +219,7 @@ def _history(options: Namespace) -> dict[str, str]:
     if options.no_history:
         return {}
     if not commit or git.ask("rev-parse --is-shallow-repository") == "true":
-        text = "the git history is not packed: this clone has no commits, or is shallow"
-        print_messages(note=text)
+        print_messages(note="no git history is packed: this clone has no commits, or is shallow")
         return {}
     refs = ["HEAD", *git.ask("symbolic-ref -q HEAD").split()]
     heads = git.ask("bundle list-heads", file).splitlines()
@@ -235,14 +233,9 @@ def _history(options: Namespace) -> dict[str, str]:
 
 def _check_history(git: Git, options: Namespace) -> None:
     """Stop if a commit contains what looks like a secret."""
-    message, found = (
-        "the git history contains a file named like a secret",
-        [
-            name
-            for name in git.names("log --name-only --format= --no-renames -z HEAD")
-            if _SECRET_NAME.fullmatch(name) and name not in options.allow
-        ],
-    )
+    message = "the git history contains a file named like a secret"
+    names = git.names("log --name-only --format= --no-renames -z HEAD")
+    found = [each for each in names if _SECRET_NAME.fullmatch(each) and each not in options.allow]
     if not found:
         message = "the git history contains what looks like a token or key"
         exclude = [f":(exclude,top,literal){each}" for each in options.allow]
