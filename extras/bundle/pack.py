@@ -156,23 +156,20 @@ def _unchanged(bundle: str, files: dict[str, str], known: dict[str, str]) -> dic
 
 def _check_records(options: Namespace, sums: dict[str, str]) -> None:
     """Stop if a download is damaged, or if something is missing that its record promises."""
-    for record in [each for each in sums if each.startswith("offline/")]:
-        promised, path = {}, f"{options.bundle}/{record}"
-        if record.endswith((".sha256", ".asset")):
-            promised = tree.read_sums(path)
-        elif record.endswith((".tar.json", ".sif.json")):
-            checksum = read_record(Path(path)).get("sha256", "")
-            promised = {os.path.basename(record)[: -len(".json")]: checksum[len("sha256:") :]}
-        for name, checksum in promised.items():
-            name = f"{os.path.dirname(record)}/{name}"
-            if sums.get(name) != checksum:
-                sources = [f"{options.offline}/{each.partition('/')[2]}" for each in (name, record)]
-                file, record = map(quote, sources)
-                commands = "; ".join(dict.fromkeys(command for *_, command in options.need))
-                raise LongshipError(
-                    f"{file} is missing, or does not match its checksum in {record}",
-                    f"run: rm -f {file}; {commands}; or, if it is not needed: rm {record}",
-                )
+    commands = "; ".join(dict.fromkeys(command for *_, command in options.need))
+    for name in [each[len("offline/") :] for each in sums if each.startswith("offline/")]:
+        record, directory, promised = f"{options.offline}/{name}", os.path.dirname(name), {}
+        hint = f"run: {commands}; or, if it is not needed: rm {quote(record)}"
+        if name.endswith((".sha256", ".asset")):
+            promised = tree.read_sums(record, hint)
+        elif name.endswith((".tar.json", ".sif.json")):
+            checksum = read_record(Path(record)).get("sha256", "")
+            promised = {os.path.basename(name)[: -len(".json")]: checksum[len("sha256:") :]}
+        for each, checksum in promised.items():
+            if sums.get(f"offline/{directory}/{each}") != checksum:
+                file = quote(f"{options.offline}/{directory}/{each}")
+                message = f"{file} is missing, or does not match its checksum in {record}"
+                raise LongshipError(message, hint.replace("run:", f"run: rm -f {file};", 1))
 
 
 def _check_secrets(files: dict[str, str], changed: list[str], options: Namespace) -> None:

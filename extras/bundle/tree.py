@@ -46,7 +46,7 @@ def write_sums(path: str, sums: Mapping[str, str], *header: str) -> None:
     replace_file(path, [*header, *lines, f"# {len(sums)} files in all"])
 
 
-def read_sums(path: str) -> dict[str, str]:
+def read_sums(path: str, hint: str = "copy the bundle again, or pack it again") -> dict[str, str]:
     """Return the checksums of such a list, by name; stop if it is not complete."""
     sums: dict[str, str] = {}
     lines = read_lines(path) if is_regular(path) else []
@@ -59,7 +59,6 @@ def read_sums(path: str) -> dict[str, str]:
             lines, wrong = [], f"has an invalid line: {quote(line)}"
     if lines and lines[-1] == f"# {len(sums)} files in all":
         return sums
-    hint = "copy its directory again; or, where it was made, run the same command again"
     raise LongshipError(f"{path} {wrong}", hint)
 
 

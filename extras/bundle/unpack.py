@@ -48,7 +48,7 @@ def unpack_repository(options: Namespace) -> None:
     _unpack_part(bundle, "host", f"{directory}/.venv/lib/{version}/site-packages")
     options.step("Restoring the git history")
     try:
-        if os.path.exists(f"{bundle}/longship.bundle"):
+        if "longship.bundle" in tree.read_sums(f"{bundle}/SHA256SUMS"):
             _restore_history(f"{bundle}/longship.bundle", directory)
     except GitError as error:
         print_messages(note=f"unpacked without history: {error}")
