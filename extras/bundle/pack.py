@@ -92,7 +92,7 @@ def _check_directory(options: Namespace) -> None:
 def _collect(options: Namespace) -> dict[str, str]:
     """Return the source of everything that belongs to the bundle, by its name there."""
     files = {"unpack.sh": f"{options.directory}/extras/bundle/unpack.sh"}
-    files.update(**_packages(options), **_history(options))
+    files.update({**_packages(options), **_history(options)})
     found = [(f"repository/{name}", f"{options.directory}/{name}") for name in _listed(options)]
     found += [(f"offline/{name}", f"{options.offline}/{name}") for name in _downloads(options)]
     for name, source in found:

@@ -49,17 +49,18 @@ def write_sums(path: str, sums: Mapping[str, str], *header: str) -> None:
 def read_sums(path: str, hint: str = "copy the bundle again, or pack it again") -> dict[str, str]:
     """Return the checksums of such a list, by name; stop if it is not complete."""
     sums: dict[str, str] = {}
-    lines = read_lines(path) if is_regular(path) else []
-    wrong = "is truncated" if is_regular(path) else "is missing, or not a regular file"
+    if not is_regular(path):
+        raise LongshipError(f"{path} is missing, or not a regular file", hint)
+    lines = read_lines(path)
     for line in lines:
         name = line[66:]
         if re.match("[0-9a-f]{64}  ", line) and is_inside(name) and name not in sums:
             sums[name] = line[:64]
         elif not line.startswith("# "):
-            lines, wrong = [], f"has an invalid line: {quote(line)}"
-    if lines and lines[-1] == f"# {len(sums)} files in all":
-        return sums
-    raise LongshipError(f"{path} {wrong}", hint)
+            raise LongshipError(f"{path} has an invalid line: {quote(line)}", hint)
+    if lines[-1:] != [f"# {len(sums)} files in all"]:
+        raise LongshipError(f"{path} is truncated", hint)
+    return sums
 
 
 def walk(directory: str) -> list[str]:
