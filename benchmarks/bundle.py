@@ -87,9 +87,14 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, dict[str, str]]:
     for pattern, (share, count) in FILES.items():
         for number in range(count):
             write_random(scratch / "offline" / pattern.format(number), share * gigabytes / count)
-    (scratch / "offline/containers/base_1_amd64.tar.json").write_text("{}\n")
-    lock = "# image: docker://example.org/base:1\n"
-    (scratch / "offline/pip/pytorch_amd64.lock").write_text(lock)
+    archive = scratch / "offline/containers/base_1_amd64.tar"
+    record = {"sha256": f"sha256:{checksum(archive)}"}
+    archive.with_name(f"{archive.name}.json").write_text(json.dumps(record))
+    wheels = scratch / "offline/pip"
+    (wheels / "pytorch_amd64.lock").write_text("# image: docker://example.org/base:1\n")
+    sums = [f"{checksum(path)}  {path.name}\n" for path in wheels.iterdir()]
+    sums.append(f"# {len(sums)} files in all\n")
+    (wheels / "pytorch_amd64.sha256").write_text("".join(sums))
     configuration = folder / "configuration.toml"
     configuration.write_text(
         f"[paths]\nproject_dir = {json.dumps(str(folder / 'project'))}\n"
@@ -99,6 +104,12 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, dict[str, str]]:
     )
     configured = {"LONGSHIP_MACHINE": "local", "LONGSHIP_CONFIGURATION": str(configuration)}
     return clone, {**os.environ, **configured}
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    done = subprocess.run(["sha256sum"], stdin=path.open("rb"), capture_output=True, check=True)
+    return done.stdout.split()[0].decode()
 
 
 def write_random(path: Path, gigabytes: float) -> None:

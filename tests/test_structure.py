@@ -207,7 +207,7 @@ def starts_processes(tree):
 # for repositories and for bundles, and the sampler of a node.
 STARTING = {LIB / "script/execute.py", LIB / "script/worker.py"}
 STARTING |= {LIB / "repositories/git.py", LIB / "repositories/worker.py"}
-STARTING |= {ROOT / "extras/bundle/tree.py", ROOT / "extras/usage/sampler.py"}
+STARTING |= {ROOT / "extras/bundle/pack.py", ROOT / "extras/usage/sampler.py"}
 WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
 # The worker that records the code of jobs uses that of the repositories.
 CODE = {LIB / "jobs/working_tree.py", LIB / "jobs/record_worker.py"}

@@ -16,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Why files and functions may write otherwise. One that no longer writes fails.
 PLAIN = {
     "in the bundle that the user names, or checked and complete before it is used": """
-        extras/bundle/pack.py: check pack _pack _collect
         extras/bundle/tree.py: replace_file copy_one copy_files _copy
-        extras/bundle/unpack.py: verify _unpack _make_link _install_packages
+        extras/bundle/unpack.py: verify
     """,
     "in the user's clone, whose permissions are the user's choice": """
         lib/packages/lock_packages.bash: lockfile_update
@@ -37,12 +36,11 @@ PLAIN = {
     """,
     "in a directory that is closed until it is complete": """
         lib/assets/assets.bash: asset_add_metric asset_copy_files
-        lib/assets/inside/fetch_assets.py: write_record
         lib/packages/overlay.bash: overlay_resolve
         lib/packages/wheelhouse.bash: wheelhouse_describe wheelhouse_resolve wheelhouse_list
         lib/packages/inside/describe_image.py: write_description
         lib/packages/inside/resolve_packages.py: resolve prepare
-        lib/packages/inside/target_wheels.py: fetch download write_lists
+        lib/packages/inside/target_wheels.py: fetch download replace_file
         extras/docker/docker.bash: engine_keep_tag
     """,
     "in a venv, whose directory is closed": """

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpack this bundle on an air-gapped machine; needs bash, coreutils and python3. Files that you have changed
-# are kept; the bundle's version is written next to them.
+# Unpack this bundle on an air-gapped machine; needs bash, coreutils and python3. Files of the
+# repository that you have changed are kept; the bundle's version is written next to them.
 #   bash unpack.sh [TARGET]      put the repository into TARGET (default: ./longship)
 #   bash unpack.sh --verify      check every file of the bundle and unpack nothing
 set -euo pipefail
@@ -14,11 +14,11 @@ stop() {
 
 # check_program BUNDLE: compare the files that this script runs with their checksums.
 check_program() {
-  [[ -f $1/SHA256SUMS ]] || stop 1 "the bundle is incomplete: not found: $1/SHA256SUMS" 'copy the bundle again'
-  (cd -- "$1" && while IFS= read -r line; do
+  (cd -- "$1" && [[ -f SHA256SUMS && ! -L SHA256SUMS ]] && while IFS= read -r line; do
     if [[ $line == *'  repository/'@(lib|extras/bundle)/* ]]; then printf '%s\n' "$line"; fi
   done <SHA256SUMS | sha256sum --check --quiet >&2) ||
-    stop 1 "the bundle is incomplete or corrupt: $1" 'copy the bundle again: rsync -a --checksum copies only what differs'
+    stop 1 "the bundle is incomplete or corrupt: $1" \
+      'copy the bundle again: rsync -a --checksum copies only what differs'
 }
 
 # newest_python: print the first Python that is new enough for the scripts.
@@ -37,19 +37,11 @@ main() {
   local here directory=${1:-longship} python name
   local -a worker
   here=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-  case ${1:-} in
-    -h | --help)
-      printf '%s\n' 'Usage: bash unpack.sh [TARGET]' '       bash unpack.sh --verify' '' \
-        'Verify this bundle, put the repository into TARGET (default: ./longship) and unpack' \
-        'the rest into the directories that its configuration.toml sets.' '' \
-        '  --verify  Check every file of the bundle and unpack nothing.' \
-        '  --help    Show this message and exit.'
-      return
-      ;;
-    --verify) ;;
-    -*) stop 2 "no such option: $1" 'run: bash unpack.sh --help' ;;
-  esac
-  (($# <= 1)) || stop 2 "unexpected argument: $2" 'run: bash unpack.sh --help'
+  if (($# > 1)) || [[ ${1:-} == -* && ${1:-} != --verify ]]; then
+    head -n 5 -- "$here/unpack.sh" | tail -n 4 | cut -c 3-
+    [[ $1 == -h || $1 == --help ]] || stop 2 "unexpected arguments: $*" 'run: bash unpack.sh --help'
+    return
+  fi
   check_program "$here"
   python=$(newest_python)
   worker=("$python" -B "$here/repository/extras/bundle/worker.py")
@@ -67,9 +59,9 @@ main() {
     if [[ $directory -ef $here ]]; then directory+=-clone; fi
   fi
   directory=$(realpath -m -- "$directory")
-  worker_run "${worker[@]}" verify "$here" "$directory" --step=1/4
-  lock_run "$directory/.unpack" worker_run "${worker[@]}" unpack-repository "$here" "$directory" --step=2/4
-  exec "$python" "$directory/bundle.py" unpack --verified "$here"
+  worker_run "${worker[@]}" verify "$here" "$directory"
+  lock_run "$directory/.cache/bundle/unpack" worker_run "${worker[@]}" unpack-repository "$here" "$directory"
+  exec "$python" "$directory/bundle.py" unpack "$here"
 }
 
 main "$@"

@@ -10,15 +10,15 @@ import sys
 sys.path[0] = os.path.realpath(f"{__file__}/../../..")
 
 from extras.bundle import pack, unpack  # noqa: E402
+from lib.repositories.git import READ_ABOVE, GitError  # noqa: E402
 from lib.script.errors import LongshipError, write_error  # noqa: E402
 from lib.script.worker import Steps  # noqa: E402
 
-_MODES = {
-    "check": pack.check,
-    "pack": pack.pack,
-    "verify": unpack.verify,
-    "unpack-repository": unpack.unpack_repository,
-    "unpack-offline": unpack.unpack_offline,
+_MODES = {  # with the number of steps
+    "pack": (pack.pack, 3),
+    "verify": (unpack.verify, 1),
+    "unpack-repository": (unpack.unpack_repository, 3),
+    "unpack-offline": (unpack.unpack_offline, 1),
 }
 
 
@@ -27,27 +27,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("mode", choices=list(_MODES))
     parser.add_argument("bundle")
-    parser.add_argument("target", nargs="?")
-    parser.add_argument("--step", default="1/1")
+    parser.add_argument("directory", nargs="?", help="this repository, or where to unpack to")
     parser.add_argument("--no-history", action="store_true")
-    for name in ("resume", "repository", "offline", "work"):
+    for name in ("resume", "offline", "work"):
         parser.add_argument(f"--{name}", default="")
-    for name in ("leave-out", "allow"):
-        parser.add_argument(f"--{name}", action="append", default=[])
-    for name, count in (("archive", 2), ("need", 3)):
+    for name, count in (("leave-out", None), ("allow", None), ("need", 3)):
         parser.add_argument(f"--{name}", action="append", default=[], nargs=count)
     options = parser.parse_args()
-    options.step = Steps(options.step, options.resume)
+    function, steps = _MODES[options.mode]
+    options.step = Steps(f"1/{steps}", options.resume)
     try:
-        _MODES[options.mode](options)
-    except LongshipError as error:
-        error.print()
+        function(options)
+    except (LongshipError, GitError) as error:
+        LongshipError(str(error), getattr(error, "hint", READ_ABOVE)).print()
         sys.exit(1)
     except OSError as error:
         path = str(error.filename2 or error.filename or options.bundle)
         hint = "check its permissions (ls -ld), or name a directory that you can write to"
-        directory = os.path.dirname(path)
-        write_error(directory, f"cannot read or write {path}", hint, error).print()
+        write_error(os.path.dirname(path), f"cannot read or write {path}", hint, error).print()
         sys.exit(1)
 
 

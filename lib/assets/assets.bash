@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has
-# a record, which is written last: the commit and the number of files, then the files with their
-# SHA-256 in the form of sha256sum. For the transfer to another machine they are plain files,
-# DIR/COMMIT/..., because not every copy keeps the cache's links; the record is in the same
-# directory. assets_begin sets:
+# Assets: models and datasets of the Hugging Face Hub, which `hf download` puts into the cache that
+# its libraries use. Each has a record, which is written last: the commit, then the checksums of the
+# files, DIR/COMMIT/FILE, and their number. For the transfer to another machine they are plain files
+# of these names, because not every copy keeps the cache's links, next to the record. assets_begin
+# sets:
 #
 #   hub_cache   directory of the cache, hub; the record of an asset is longship/ASSET.asset in it
 #   hub_shared  paths.shared_dir, if the cache is in it; "" if not
@@ -30,34 +30,22 @@ hub_open() {
 # asset_commit RECORD: set REPLY to the commit; empty if it has none.
 asset_commit() {
   REPLY=
-  if [[ -r $1 ]]; then read -r REPLY _ <"$1" || :; fi
+  if [[ -r $1 ]]; then read -r _ REPLY <"$1" || :; fi
 }
 
-# asset_files RECORD: print the paths of the files, one per line.
-asset_files() {
-  tail -n +2 -- "$1" | cut -c 67-
-}
-
-# asset_is_complete ASSET DIR: whether all of its files exist. Starts no process, uses no network.
-asset_is_complete() {
-  local -r record=$hub_cache/longship/$1.asset
-  asset_commit "$record"
-  asset_has_files "$record" "$hub_cache/hub/$2/snapshots/$REPLY"
-}
-
-# asset_has_files RECORD DIR: whether DIR contains all files of the record.
+# asset_has_files RECORD DIR: whether DIR has all files of the record. Starts no process.
 asset_has_files() {
-  local line count=
-  [[ -r $1 ]] || return 1
-  {
-    read -r _ count || return 1
-    [[ $count == [1-9]* ]] || return 1
-    while IFS= read -r line; do
-      [[ -e $2/${line:66} ]] || return 1
-      count=$((count - 1))
-    done
-  } <"$1"
-  ((count == 0))
+  local line
+  asset_commit "$1"
+  [[ $REPLY =~ ^[0-9a-f]{40}$ ]] || return 1
+  while IFS= read -r line; do
+    [[ $line == '# '* || -e $2/${line#*/} ]] || return 1
+  done <"$1"
+}
+
+# asset_is_complete ASSET DIR: whether the cache has all of it.
+asset_is_complete() {
+  asset_has_files "$hub_cache/longship/$1.asset" "$hub_cache/hub/$2/snapshots"
 }
 
 # asset_fetch NUMBER ASSET DIR TOOLS KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...:
@@ -74,19 +62,30 @@ asset_fetch() {
 
 # asset_fetch_locked NUMBER ASSET DIR TOOLS KIND REPO REVISION [OPTION]...: the lock is held.
 asset_fetch_locked() {
-  local -r number=$1 asset=$2 directory=$3 tools=$4 kind=$5 repo=$6 revision=$7 record=$hub_cache/longship/$2.asset
-  shift 7
-  if asset_is_complete "$asset" "$directory"; then return; fi # another process has just done it
+  local -r number=$1 asset=$2 cached=$hub_cache/hub/$3 tools=$4 kind=$5 repo=$6 revision=$7
+  local commit=$7 hint="read hf's output above; if it is gated or private, run: export HF_TOKEN=...;"
+  hint+=" without network, run elsewhere: python3 set_up.py download --machine $machine;"
+  hint+=' then here: python3 set_up.py offline'
+  # Ctrl-C ends it at once: Python would wait for its threads, and each of them for the hub
+  local -r hf='import signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+from huggingface_hub.cli.hf import main
+main()'
+  if asset_is_complete "$asset" "$3"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
-  if ! inside "$tools/bin/python" -c 'import huggingface_hub' >/dev/null 2>&1; then
+  if ! inside "$tools/bin/python" -c 'from huggingface_hub.errors import IncompleteSnapshotError' >/dev/null 2>&1; then
     directory_make "${tools%/*}"
     lock_run "$tools" hub_make_tools "$tools"
   fi
-  inside "$tools/bin/python" "$longship_library/assets/inside/fetch_assets.py" "$hub_cache/hub" "$record" "$machine" \
-    "$kind" "$repo" "$revision" "$@" || exit 1
-  asset_commit "$record"
-  if [[ $REPLY != "$revision" ]]; then
-    note "$revision of $repo is now commit $REPLY; to keep this version, set: revision = \"$REPLY\""
+  inside env HF_HUB_DISABLE_UPDATE_CHECK=1 "$tools/bin/python" -c "$hf" download "$repo" \
+    "--repo-type=$kind" "--revision=$revision" "--cache-dir=$hub_cache/hub" "${@:8}" >&2 ||
+    fail_writing "$hub_cache" "cannot download the $kind $repo, $revision" "$hint"
+  if [[ ! $revision =~ ^[0-9a-f]{40}$ ]]; then IFS= read -r commit <"$cached/refs/$revision" || :; fi
+  # with a list of all files, huggingface_hub calls a selection incomplete when it is offline
+  if (($# > 7)); then rm -f -- "$cached/trees/$commit.json"; fi
+  asset_record "$hub_cache/longship/$asset.asset" "$cached/snapshots/$commit" "$3/$commit" "$repo"
+  if [[ $commit != "$revision" ]]; then
+    note "$revision of $repo is now commit $commit; to keep this version, set: revision = \"$commit\""
   fi
 }
 
@@ -101,7 +100,20 @@ hub_make_tools() {
   fi
   rm -rf -- "$1"
   fail_writing "${1%/*}" 'cannot install huggingface_hub' \
-    "check the network; pip's output above has the details"
+    "check the network, and that python3 is 3.10 or newer; pip's output above has the details"
+}
+
+# asset_record RECORD FILES NAME REPO: write the record of the files, with NAME as their directory.
+asset_record() {
+  local sums
+  sums=$(cd -- "$2" 2>/dev/null && find -L . -type f -printf '%P\0' |
+    xargs -0 -r -n 1 -P "$(nproc)" sha256sum -- | sed "s|  |  $3/|" | LC_ALL=C sort -k 2) || sums=
+  [[ -n $sums ]] || fail "include and exclude select no file of $4" \
+    'correct include and exclude in [[assets]] of configuration.toml'
+  # sha256sum escapes names with a newline or a backslash
+  [[ $'\n'$sums != *$'\n\\'* ]] || fail "$4 has a file name with a newline or a backslash" \
+    'add it to exclude in [[assets]] of configuration.toml'
+  file_write "$1" "# ${3#*/}"$'\n'"$sums"$'\n'"# $(wc -l <<<"$sums") files in all"$'\n'
 }
 
 # asset_set_ref ASSET DIR NAME: make a branch, such as main, point to its commit. main is the
@@ -141,12 +153,9 @@ asset_add_metric() {
 # asset_export ASSET DIR COPIES: copy it as plain files to the directory COPIES.
 asset_export() {
   local -r record=$hub_cache/longship/$1.asset copy=$3/$1.asset
-  asset_commit "$record"
-  local -r commit=$REPLY
-  directory_make "$3/$2"
-  if ! cmp -s -- "$record" "$copy" || ! asset_has_files "$copy" "$3/$2/$commit"; then
-    lock_run "$3/$2" asset_install_files "$record" "$hub_cache/hub/$2/snapshots/$commit" \
-      "$3/$2/$commit" "$copy"
+  if ! cmp -s -- "$record" "$copy" || ! asset_has_files "$copy" "$3/$2"; then
+    directory_make "$3/$2"
+    lock_run "$3/$2" asset_install_files "$record" "$hub_cache/hub/$2/snapshots" "$3/$2" "$copy"
   fi
 }
 
@@ -155,7 +164,7 @@ asset_export() {
 asset_import() {
   local -r number=$1 asset=$2 directory=$3 repo=$4 copies=$5
   local -r record=$copies/$asset.asset own=$hub_cache/longship/$asset.asset
-  local -r again="on a machine with network access, run: python3 set_up.py download --machine $machine; then copy $copies to this machine"
+  local -r again="copy it again; or, on a machine with network access, run: python3 set_up.py download --machine $machine; then copy $copies to this machine"
   if [[ ! -e $record ]]; then
     if asset_is_complete "$asset" "$directory"; then return; fi
     fail "asset $repo has not been downloaded: $record not found" "$again"
@@ -165,68 +174,35 @@ asset_import() {
     return
   fi
   step "$number" "Checking $repo and copying it into the cache"
-  asset_commit "$record"
-  local -r files=$copies/$directory/$REPLY target=$hub_cache/hub/$directory/snapshots/$REPLY
-  asset_check_files "$record" "$files" "$repo"
+  checksums_verify "$record" "$copies" "$again"
+  asset_has_files "$record" "$copies/$directory" || fail "$record is damaged" "$again"
   hub_make
-  directory_make "${target%/*}"
-  lock_run "$hub_cache/longship/$directory" asset_install_files "$record" "$files" "$target" "$own"
+  directory_make "$hub_cache/hub/$directory/snapshots"
+  lock_run "$hub_cache/longship/$directory" asset_install_files "$record" "$copies/$directory" \
+    "$hub_cache/hub/$directory/snapshots" "$own"
   hub_open
 }
 
-# asset_check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and
-# name it.
-asset_check_files() {
-  local commit count bad
-  read -r commit count <"$1" || :
-  # -c, not -q: a reader that stops early makes the pipe fail, which would mean "none"
-  if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] ||
-    asset_files "$1" | grep -cE '^/|(^|/)\.\.(/|$)' >/dev/null; then
-    fail "record $1 lists files outside of its directory" \
-      'do not use it: its source is not trustworthy'
-  fi
-  [[ ${count:-0} == "$(asset_files "$1" | wc -l)" ]] ||
-    fail "record $1 is truncated" 'copy it again'
-  [[ -d $2 ]] || fail "files of $3 not found: $2" 'copy that directory too'
-  bad=$(tail -n +2 -- "$1" | checksums_check "$2") ||
-    fail "cannot read the record $1" 'copy it again'
-  bad=${bad%%$'\n'*}
-  if [[ -z $bad ]]; then return; fi
-  [[ -e $2/$bad ]] || fail "file of $3 not found: $2/$bad" 'copy it again'
-  fail "file of $3 is damaged, its checksum does not match: $2/$bad" 'copy it again'
-}
-
-# asset_install_files RECORD FROM TO COPY: link or copy the files to TO, all or none; then copy the
-# record to COPY.
+# asset_install_files RECORD FROM TO COPY: link or copy the files to TO, complete ones only; then
+# copy the record to COPY.
 asset_install_files() {
-  local -r record=$1 from=$2 to=$3 copy=$4
-  local -r partial=$to.partial.$$
-  local file
-  rm -rf -- "$to".partial.*
+  local -r record=$1 partial=$3.partial
+  asset_commit "$record"
+  local -r from=$2/$REPLY to=$3/$REPLY
   # hard links, or copies on another file system
   asset_copy_files "$record" "$from" "$partial" --link 2>/dev/null ||
-    asset_copy_files "$record" "$from" "$partial" --reflink=auto || {
-    rm -rf -- "$partial"
-    fail_writing "${to%/*}" "cannot copy the files of $from" "read cp's output above"
-  }
-  if [[ -d $to ]]; then
-    # another selection of the same commit exists: its files stay
-    while IFS= read -r file; do
-      if [[ ! -e $to/$file ]]; then
-        directory_make "$(dirname -- "$to/$file")"
-        mv -f -- "$partial/$file" "$to/$file"
-      fi
-    done < <(asset_files "$record")
-    rm -rf -- "$partial"
-  else
-    mv -T -- "$partial" "$to"
-  fi
-  file_write "$copy" "$(<"$record")"$'\n'
+    asset_copy_files "$record" "$from" "$partial" --reflink=auto ||
+    fail_writing "$3" "cannot copy the files of $from" "read cp's output above"
+  # another selection of the same commit may exist: its files stay
+  if [[ -d $to ]]; then cp -rlf -- "$partial/." "$to"; else mv -T -- "$partial" "$to"; fi ||
+    fail_writing "$3" "cannot write the files in $to" 'read the line above'
+  rm -rf -- "$partial"
+  file_write "$4" "$(<"$record")"$'\n'
 }
 
 # asset_copy_files RECORD FROM TO OPTION: copy them to the new directory TO, with an option of cp.
 asset_copy_files() {
   rm -rf -- "$3"
-  mkdir -- "$3" && asset_files "$1" | tr '\n' '\0' |
+  mkdir -- "$3" && sed -n 's|^[^#][^/]*/[^/]*/||p' -- "$1" | tr '\n' '\0' |
     (cd -- "$2" && xargs -0 -r cp -L "$4" --parents -t "$3" --)
 }

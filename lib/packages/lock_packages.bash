@@ -36,6 +36,10 @@ lockfile_choose() {
     fail "the lock file $lockfile_group does not match the requirements or repositories, which have changed" "$lockfile_renew"
   else
     lockfile=$lockfile_group
+    # a lock file of an older Longship does not say how many packages it has
+    [[ -z $(lockfile_value packages "$lockfile") ]] ||
+      lockfile_matches "$lockfile" packages "$(lockfile_count "$lockfile")" ||
+      fail "the lock file $lockfile does not have all of its packages" "restore it: git checkout -- $lockfile; or, $lockfile_renew"
   fi
 }
 
@@ -75,10 +79,16 @@ lockfile_matches() {
   [[ $(lockfile_value "$2" "$1") == "$3" ]]
 }
 
+# lockfile_count FILE: print the number of packages of a lock file.
+lockfile_count() {
+  grep -c '^[A-Za-z0-9]' -- "$1" || :
+}
+
 # lockfile_header DIR: print a lock file's header: the target that DIR/target describes, and the
 # inputs.
 lockfile_header() {
-  printf '# %s: %s\n' python "$(<"$1/target/python")" glibc "$(<"$1/target/glibc")" platform "linux $arch" \
+  printf '# %s: %s\n' packages "$(lockfile_count "$1/pins.txt")" python "$(<"$1/target/python")" \
+    glibc "$(<"$1/target/glibc")" platform "linux $arch" \
     image "$lockfile_image" requirements "$(requirements_sum)" repositories "$(sources_sum)"
 }
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The wheelhouse: Python packages for a machine without network, a directory of wheels with a lock
-# file and the checksum of every file. wheelhouse_download sets, for the functions of this file:
+# file and a record, written last: the checksum of every file, the lock file too. wheelhouse_download sets, for the functions of this file:
 #
 #   downloads, unfinished   the directory, and that of files that are being made
 #   fetcher                 venv with pip, build and uv, for downloads
@@ -12,18 +12,12 @@
 # shellcheck source=lib/packages/lock_packages.bash
 source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
 
-# wheelhouse_verify LOCKFILE: fail if a file is missing or does not match its checksum.
+# wheelhouse_verify LOCKFILE: fail if it, or a wheel, is missing or does not match its checksum.
 wheelhouse_verify() {
   local -r list=${1%.lock}.sha256
-  local bad
   [[ -e $list ]] || fail "$list not found" "copy it too: it is in the same directory as ${1##*/}"
   note "checking $wheelhouse"
-  bad=$(checksums_check "$wheelhouse" <"$list") || fail "cannot read $list" 'copy it again'
-  bad=${bad%%$'\n'*}
-  if [[ -z $bad ]]; then return; fi
-  [[ ! -e $wheelhouse/$bad ]] ||
-    fail "$wheelhouse/$bad is truncated or damaged: its checksum does not match" 'copy it again'
-  fail "$wheelhouse/$bad is missing" "copy it too; or, $lockfile_renew"
+  checksums_verify "$list" "$wheelhouse" "copy it again; or, $lockfile_renew"
 }
 
 # wheelhouse_download DIR FETCHER HOST_PYTHON ARCHIVE PYTHON [OPTION]...: download all wheels for

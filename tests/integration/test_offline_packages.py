@@ -1,5 +1,6 @@
 """set_up.py download, offline and update with real pip and uv: pinned, fetched, installed."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from support.environments import write_wheel
 from support.lab import fill, is_told
 from support.packages import configured_repositories, write_packages, write_repositories
 from support.repository import toml
+from support.tiers import slow
 
 from lib.configuration.sites import own_arch
 
@@ -266,6 +268,18 @@ def test_wheel_cut_short_is_named(downloaded, airgapped):
     offline(downloaded, airgapped)
 
 
+@pytest.mark.parametrize("kind", ["lock", slow("sha256")])
+def test_list_cut_short_is_named(kind, downloaded, airgapped):
+    """Or what it lacks would not be installed, and the installation called done."""
+    path = downloaded.wheelhouse / lock_of(downloaded).with_suffix(f".{kind}").name
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    done = offline(downloaded, airgapped, check=False)
+    is_told(done, f"{path} is truncated", "python3 set_up.py download --machine local")
+    assert not list(downloaded.scratch.glob("venv_*")) and not left_over(downloaded)
+    downloaded.set_up("download", env=downloaded.find)
+    offline(downloaded, airgapped)
+
+
 @pytest.mark.slow  # as one that is cut short
 def test_missing_wheel_is_named(downloaded, airgapped):
     path = wheel(downloaded, "longship_tiny")
@@ -394,6 +408,9 @@ def test_lock_that_does_not_fit_is_told(connected):
     done = clone.set_up("update", env=clone.find)
     assert done.stdout == "longship-extra 1.0 added\nlongship-tiny 1.0 removed\n"
     text = lock_of(clone).read_text()
+    lock_of(clone).write_text(text.replace("longship-extra==", "#"))
+    done = clone.set_up("install", env=clone.find, check=False)
+    is_told(done, f"{lock_of(clone)} does not have all of its packages", "git checkout -- ")
     lock_of(clone).write_text(re.sub("# python: .*", "# python: 3.7", text))
     done = clone.set_up("install", env=clone.find, check=False)
     is_told(done, "is for Python 3.7, but host has 3.", "python3 set_up.py update")
@@ -435,8 +452,11 @@ def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, fou
     clone.set_up("download", env=clone.find)  # asks the image itself
     assert not [*clone.wheelhouse.glob("*yaml*"), *clone.wheelhouse.glob("torch*")]
     offline(clone, airgapped)
-    lists = clone.wheelhouse / lock_of(clone).name
+    lists, record = (clone.wheelhouse / f"pytorch_{OWN}.{kind}" for kind in ("lock", "sha256"))
+    before = hashlib.sha256(lists.read_bytes()).hexdigest()
     lists.write_text(lists.read_text() + "torch==2.5 --hash=sha256:0\n")
+    after = hashlib.sha256(lists.read_bytes()).hexdigest()
+    record.write_text(record.read_text().replace(before, after))
     done = offline(clone, airgapped, check=False)
     is_told(done, f"{lists} contains a second PyTorch", "set_up.py download --machine local")
     show = "import yaml, needs_torch, torch; print(torch.VERSION, yaml.__file__)"

@@ -43,7 +43,6 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.repos = {}  # by path: openai-community/gpt2, datasets/lab/text
         self.asked = []  # (method, path, range)
-        self.busy = []  # how the next requests are answered instead: (status, Retry-After)
         self.cut = 0  # the next large file ends after so many bytes
         self.hold = threading.Event()  # it is answered no further until this is set
         self.hold.set()
@@ -97,9 +96,6 @@ class Handler(BaseHTTPRequestHandler):
             r"/(?P<what>revision|tree|resolve)/(?P<revision>[^/]+)(?:/(?P<file>.+))?",
             path,
         )
-        if self.server.busy:
-            status, wait = self.server.busy.pop(0)
-            return self._refuse(status, "Busy", wait)
         repo = asked and self.server.repos.get(asked["repo"].removeprefix("models/"))
         if not repo:
             return self._refuse(404, "RepoNotFound")
@@ -118,10 +114,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "EntryNotFound")
         return self._file(commit, files[asked["file"]])
 
-    def _refuse(self, status, code, wait=None):
+    def _refuse(self, status, code):
         self.send_response(status)
-        if wait is not None:
-            self.send_header("Retry-After", wait)
         self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
         self.end_headers()

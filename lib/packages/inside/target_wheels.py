@@ -1,8 +1,9 @@
 """The wheels of a target, often a machine of another architecture: uv chooses, pip downloads.
 
 Two files of the wheelhouse list the needs of one stack on one architecture: ``NAME.lock``, what is
-installed, and ``NAME.sha256``, every file, with what builds need. WORK is a directory for
-unfinished files, with ``target/`` (describe_image.py) and ``pins.txt`` (resolve_packages.py).
+installed, and ``NAME.sha256``, the checksum of every file, and how many there are. WORK is a
+directory for unfinished files, with ``target/`` (describe_image.py) and ``pins.txt``
+(resolve_packages.py).
 Everything here runs with a Python whose venv contains pip, build and uv.
 """
 
@@ -205,15 +206,22 @@ def write_lists(directory, name, wanted, header):
         for each in wanted
         if each.number == 0
     )
-    files = sorted({f"{each.digest}  {each.file}\n" for each in wanted})
-    for kind, lines in (("sha256", files), ("lock", [header, *pins])):
-        path = os.path.join(directory, f"{name}.{kind}")
-        with open(f"{path}.partial", "w", encoding="utf-8", opener=closed) as file:
-            file.writelines(lines)
-        os.replace(f"{path}.partial", path)
+    lock, record = (os.path.join(directory, f"{name}.{kind}") for kind in ("lock", "sha256"))
+    replace_file(lock, [header, *pins])
+    files = {each.file: each.digest for each in wanted}
+    files[f"{name}.lock"] = checksum(lock)
+    lines = sorted(f"{digest}  {file}\n" for file, digest in files.items())
+    replace_file(record, [*lines, f"# {len(files)} files in all\n"])
     for file in before - listed(directory):
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(directory, file))
+
+
+def replace_file(path, lines):
+    """Write a file; at any moment it is the old one or the complete new one."""
+    with open(f"{path}.partial", "w", encoding="utf-8", opener=closed) as file:
+        file.writelines(lines)
+    os.replace(f"{path}.partial", path)
 
 
 def closed(path, flags):
@@ -226,7 +234,7 @@ def listed(directory):
     found = set()
     for path in glob.glob(os.path.join(glob.escape(directory), "*.sha256")):
         with open(path, encoding="utf-8") as lines:
-            found.update(line.rstrip("\n").partition("  ")[2] for line in lines)
+            found.update(line[66:].rstrip("\n") for line in lines if line[0] != "#")
     return found
 
 

@@ -1,12 +1,12 @@
 """bundle.py: packed here, verified and unpacked there, by a user who has nothing but the bundle."""
 
+import hashlib
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from support import processes
@@ -87,6 +87,15 @@ def states(folder):
     return {path: path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
 
 
+def record(folder, name):
+    """Write what a download records: the checksums of all files, and their number."""
+    (folder / name).unlink(missing_ok=True)
+    sums = [
+        f"{hashlib.sha256(each).hexdigest()}  {path}\n" for path, each in content(folder).items()
+    ]
+    (folder / name).write_text("".join([*sums, f"# {len(sums)} files in all\n"]))
+
+
 @pytest.fixture(scope="session")
 def template(session_environment, wheels, tmp_path_factory):
     """Give a place with a packed bundle; a test takes a copy."""
@@ -94,20 +103,21 @@ def template(session_environment, wheels, tmp_path_factory):
     shutil.copytree(
         os.path.join(session_environment["HOME"], ".config"), place.folder / "home/.config"
     ) if os.path.isdir(os.path.join(session_environment["HOME"], ".config")) else None
-    for name in ("containers", "pip", "repos", "assets/model/snapshot"):
+    for name in ("containers", "pip", "repos", "assets/model"):
         (place.offline / name).mkdir(parents=True)
     image = random.Random(1).randbytes(20 << 20)  # longer than what is copied in one go
     (place.offline / IMAGE).write_bytes(image)
-    (place.offline / f"{IMAGE}.json").write_text("{}\n")
+    digest = f"sha256:{hashlib.sha256(image).hexdigest()}"
+    (place.offline / f"{IMAGE}.json").write_text(f'{{\n  "sha256": "{digest}"\n}}\n')
     for wheel in wheels.iterdir():
         shutil.copy(wheel, place.offline / "pip")
     lock = "# image: docker://longship.example/lab/base:1\nlongship_tiny==1.0\n"
     (place.offline / "pip/pytorch_amd64.lock").write_text(lock)
     (place.offline / "repos/a thing.bundle").write_text("a bundle\n")
     (place.offline / "assets/model/weights").write_text("weights\n")
-    (place.offline / "assets/model/snapshot/weights").symlink_to("../weights")
+    record(place.offline / "pip", "pytorch_amd64.sha256")
+    record(place.offline / "assets", "model.asset")
     (place.root / ".gitignore").write_text("/.venv/\n/.cache/\n__pycache__/\n*.pyc\n")
-    (place.root / "a link").symlink_to("lib/__init__.py")
     place.git("init", "-q", "-b", "main")
     place.git("add", "-A")
     place.git("commit", "-q", "-m", "one")
@@ -155,14 +165,15 @@ def there(place, tmp_path):
 def test_bundle_holds_everything_and_nothing_else(place):
     names = set(content(place.bundle))
     tracked = {f"repository/{name}" for name in place.git("ls-files").splitlines()}
-    assert names >= tracked - {"repository/a link"}
+    assert names >= tracked
     own = {name for name in names if not name.startswith(("repository/", "offline/"))}
-    assert {name.partition("-")[0] for name in own} == {
-        *("SHA256SUMS", "links", "longship.bundle", "unpack.sh", "host/click", "host/tomli")
+    assert {"/".join(name.partition("-")[0].split("/")[:2]) for name in own} == {
+        *("SHA256SUMS", "longship.bundle", "unpack.sh", "host/click", "host/tomli")
     }
     assert names - tracked - own == {
         *("repository/a new file.sh", f"offline/{IMAGE}", f"offline/{IMAGE}.json"),
         *("offline/repos/a thing.bundle", "offline/assets/model/weights"),
+        "offline/assets/model.asset",
         *(f"offline/pip/{each.name}" for each in (place.offline / "pip").iterdir()),
     }
     assert "# my edit" in (place.bundle / "repository/configuration.toml").read_text()
@@ -177,8 +188,6 @@ def test_unpack_needs_bash_coreutils_and_python_only(place, there, airgapped):
     assert "next: python3 set_up.py offline\n" in done.stderr
     assert content(there.offline, "containers") == content(place.offline, "containers")
     assert content(there.offline, "assets") == content(place.offline, "assets")
-    assert os.readlink(there.offline / "assets/model/snapshot/weights") == "../weights"
-    assert os.readlink(there.root / "a link") == "lib/__init__.py"
     assert os.access(there.root / "a new file.sh", os.X_OK)
     assert not (there.root / ".git").exists()
     assert not (there.root / "configuration.local.toml").exists()
@@ -187,9 +196,9 @@ def test_unpack_needs_bash_coreutils_and_python_only(place, there, airgapped):
     assert "longship" in processes.run(python, env=there.environment).stdout
     before = states(there.folder)
     again = there(wrap=airgapped)
-    assert again.stderr.count("note: 0 new files") == 2
+    assert again.stderr.count("note: 0 new files") == 3
     after = states(there.folder)
-    own = [path for path in before if ".cache" in path.parts or ".unpacked" in path.parts]
+    own = [path for path in before if ".cache" in path.parts]
     assert {**before, **dict.fromkeys(own)} == {**after, **dict.fromkeys(own)}
 
 
@@ -235,7 +244,7 @@ def test_second_pack_writes_only_what_changed(place):
     written = {
         str(path.relative_to(place.bundle)) for path in after if before.get(path) != after[path]
     }
-    assert written == {"SHA256SUMS", "repository/train.py", "offline/repos/other.bundle"}
+    assert written - {"SHA256SUMS"} == {"repository/train.py", "offline/repos/other.bundle"}
     assert not (place.bundle / "offline/repos/a thing.bundle").exists()
     place.verify()
 
@@ -250,42 +259,33 @@ def test_damage_is_mended_by_another_pack(place):
     assert content(place.bundle / "offline", "containers") == content(place.offline, "containers")
 
 
-def test_verify_names_each_bad_missing_and_unexpected_file(place):
+def test_verify_names_each_bad_and_missing_file(place):
     assert "complete" in place.verify().stderr
     os.truncate(place.bundle / "offline" / IMAGE, 1000)
     with open(place.bundle / "repository/extras/bundle/bundle.py", "r+b") as file:
         file.write(b"x")
     (place.bundle / "offline/pip/pip-99.0-py3-none-any.whl").unlink()
-    (place.bundle / "offline/pip/more.whl").write_text("more\n")
     (place.bundle / "offline/repos/a thing.bundle").unlink()
     (place.bundle / "offline/repos/a thing.bundle").symlink_to("/etc/passwd")
     done = place.verify(check=False)
-    is_told(done, "5 files of the bundle", "copy the bundle again")
+    is_told(done, "4 files of the bundle", "copy the bundle again")
     assert sorted(done.stderr.splitlines()[1:-2]) == [
+        "corrupt: 'offline/repos/a thing.bundle'",
         f"corrupt: offline/{IMAGE}",
         "corrupt: repository/extras/bundle/bundle.py",
         "missing: offline/pip/pip-99.0-py3-none-any.whl",
-        "unexpected, not a regular file: 'offline/repos/a thing.bundle'",
-        "unexpected: offline/pip/more.whl",
     ]
 
 
-def test_bundle_is_judged_by_what_packing_put_there(place, there):
-    """What Python compiles in it, and what lies beside its parts, is not unpacked."""
+def test_what_packing_has_not_put_there_is_not_unpacked(there):
     (there.bundle / "project/data").mkdir(parents=True)
-    (there.bundle / "project/data/mine.txt").write_text("mine\n")
-    cache = there.bundle / "repository/lib/__pycache__"
-    cache.mkdir()
-    (cache / "x.cpython-311.pyc").write_bytes(b"x")
+    for name in ("project/data/mine.txt", "repository/lib/more.py", "offline/pip/more.whl"):
+        (there.bundle / name).write_text("mine\n")
     verify = ["bash", there.bundle / "unpack.sh", "--verify"]
     done = processes.run(verify, env=there.environment, cwd=there.folder)
     assert "note: complete, " in done.stderr and not there.root.exists()
-    (there.bundle / ".partial").mkdir()
-    done = processes.run(verify, env=there.environment, cwd=there.folder, check=False)
-    assert done.returncode == 1 and "left by an interrupted pack: .partial\n" in done.stderr
-    (there.bundle / ".partial").rmdir()
     there()
-    assert not (there.root / "lib/__pycache__/x.cpython-311.pyc").exists()
+    assert not [*there.root.rglob("more.py"), *there.offline.rglob("more.whl")]
 
 
 def test_bundle_with_bit_rot_is_packed_again_as_the_hint_says(place):
@@ -301,21 +301,12 @@ def test_bundle_with_bit_rot_is_packed_again_as_the_hint_says(place):
 
 
 def test_unpacking_that_was_interrupted_goes_on(there):
-    """As after Ctrl-C or on a full disk: without what it removes itself, and with anything else."""
-    (there.root / ".cache/bundle").mkdir(parents=True)
-    (there.root / ".cache/bundle/unpacked").touch()
-    (there.root / "README.md").write_bytes((there.bundle / "repository/README.md").read_bytes())
+    """As after Ctrl-C or on a full disk."""
     there()
-    assert (there.root / "bundle.py").exists()
-
-
-def test_folders_of_the_configuration_do_not_lie_in_the_bundle(there):
+    (there.root / "bundle.py").unlink()
+    (there.root / "README.md").unlink()
     there()
-    (there.root / "configuration.local.toml").write_text(
-        f"[paths]\nscratch_dir = {toml(there.bundle / 'scratch')}\n"
-    )
-    is_told(there(check=False), "paths.scratch_dir is in the bundle", "outside of the bundle")
-    assert not (there.bundle / "scratch").exists()
+    assert (there.root / "bundle.py").exists() and not list(there.root.glob("*.new"))
 
 
 @pytest.mark.parametrize("lines", [-1, slow(-2), slow(0), slow(10)])
@@ -324,10 +315,11 @@ def test_copy_that_was_cut_off_is_found(lines, place, there):
     sums = there.bundle / "SHA256SUMS"
     text = sums.read_text().splitlines(keepends=True)
     sums.write_text("".join(text[:lines]))
-    is_told(there(check=False), "the bundle is incomplete", "copy the bundle again")
+    message = "SHA256SUMS is truncated"
+    is_told(there(check=False), message if lines < 0 else "incomplete or corrupt", "again")
     assert not there.root.exists()
     place.bundle = there.bundle
-    is_told(place.verify(check=False), "the bundle is incomplete", "copy the bundle again")
+    is_told(place.verify(check=False), message, "copy the bundle again, or pack it again")
 
 
 def test_unpack_of_a_damaged_copy_changes_nothing(there):
@@ -343,28 +335,30 @@ def test_unpack_keeps_local_changes(place, there):
     (there.root / "train.py").write_text("# mine\n")
     (there.root / "README.md").write_text("# mine, and not theirs\n")
     (there.root / "a file of mine").write_text("mine\n")
-    (there.offline / IMAGE).write_bytes(b"mine")
+    (there.offline / IMAGE).write_bytes(b"damaged")
     (place.root / "train.py").write_text("# theirs\n")
     (place.root / "preprocess_data.py").write_text("# new\n")
     (place.root / "quickstart.sh").unlink()
-    (place.offline / IMAGE).write_bytes(b"theirs")
     place.pack()
     shutil.rmtree(there.bundle)
     shutil.copytree(place.bundle, there.bundle)
+    name, new = there.root / "train.py", there.root / "train.py.new"
     for _ in range(2):  # the second time as the first
         done = there()
-        for name, mine, theirs in (
-            (there.root / "train.py", "# mine\n", "# theirs\n"),
-            (there.offline / IMAGE, "mine", "theirs"),
-        ):
-            assert f"kept your modified {name}; the bundle's version is {name}.new\n" in done.stderr
-            assert name.read_text() == mine
-            assert name.with_name(f"{name.name}.new").read_text() == theirs
-            assert not name.with_name(f"{name.name}.new2").exists()
+        assert f"kept your modified {name}; the bundle's version is {new}\n" in done.stderr
+        assert name.read_text() == "# mine\n" and new.read_text() == "# theirs\n"
         assert (there.root / "README.md").read_text() == "# mine, and not theirs\n"
         assert (there.root / "a file of mine").read_text() == "mine\n"
         assert (there.root / "preprocess_data.py").read_text() == "# new\n"
         assert not (there.root / "quickstart.sh").exists()
+        assert content(there.offline, "containers") == content(place.offline, "containers")
+    new.write_text("# mine too\n")
+    is_told(there(check=False), f"{new} is modified too", "move or remove")
+    assert new.read_text() == "# mine too\n"
+    new.unlink()
+    name.write_text("# theirs\n")
+    there()
+    assert not new.exists()
 
 
 def test_unpack_puts_the_repository_beside_the_bundle(there):
@@ -375,7 +369,7 @@ def test_unpack_puts_the_repository_beside_the_bundle(there):
     other = there.folder / "other things"
     other.mkdir()
     (other / "thing").write_text("x")
-    is_told(there(other, check=False), "contains other files", "name a new directory")
+    is_told(there(other, check=False), "was not unpacked from a bundle", "name a new directory")
     # as `bundle.py pack /media/stick/longship` says to go on
     (other / "thing").unlink()
     there.bundle.rename(other / "longship")
@@ -391,12 +385,75 @@ def test_missing_parts_are_told_at_once_with_the_commands(place):
     shutil.rmtree(place.bundle)
     done = place.pack(check=False)
     is_told(
-        done, "3 parts", "build_container.py download --machine local; python3 set_up.py download"
+        done, "4 parts", "build_container.py download --machine local; python3 set_up.py download"
     )
-    assert "base_1_amd64.tar or .sif; without a container runtime" in done.stderr
-    for part in ("pip/pytorch_amd64.lock", "repos/torchtitan.bundle"):
+    for part in ("containers/base_1_amd64.tar or .sif", "pip/pytorch_amd64.lock"):
         assert f"{part}\n" in done.stderr
     assert not place.bundle.exists()
+
+
+def damage(file, kind):
+    if kind == "cut short":
+        os.truncate(file, file.stat().st_size - 1)
+    elif kind == "a line less":
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    elif kind == "other content":
+        with open(file, "r+b") as opened:
+            opened.write(b"x")
+    else:
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("pip/pip-99.0-py3-none-any.whl", "cut short"),
+        ("pip/pip-99.0-py3-none-any.whl", "missing"),
+        ("pip/pytorch_amd64.lock", "a line less"),
+        slow("pip/pytorch_amd64.sha256", "a line less"),
+        (IMAGE, "other content"),
+        slow("assets/model/weights", "missing"),
+        ("assets/model.asset", "a line less"),
+    ],
+)
+def test_damaged_download_is_not_packed(name, kind, place):
+    """Neither into a new bundle nor into one that was complete."""
+    damage(place.offline / name, kind)
+    for _ in range(2):
+        done = place.pack(check=False)
+        assert done.returncode == 1 and name in done.stderr.splitlines()[-2], done.stderr
+        assert place.verify(check=False).returncode == 1
+        assert "python3 set_up.py download --machine local; or" in done.stderr.splitlines()[-1]
+        shutil.rmtree(place.bundle)
+
+
+def test_damaged_packages_of_the_scripts_are_downloaded_again(place):
+    """With what a killed pip has left beside them."""
+    (folder,) = place.folder.glob("home/a scratch/cache/bundle/host")
+    os.truncate(folder / "click/core.py", 1000)
+    (folder / "left-over.py").write_text("x")
+    assert "downloading click" in place.pack().stderr
+    assert (place.bundle / "host/click/core.py").stat().st_size > 1000
+    assert not (place.bundle / "host/left-over.py").exists()
+    place.verify()
+    assert "downloading" not in place.pack().stderr
+
+
+def test_damaged_packages_of_the_scripts_are_named_and_replaced(there):
+    """On a machine without network there is no way on from a traceback."""
+    os.truncate(there.bundle / "host/click/core.py", 1000)
+    done = there(check=False)
+    is_told(done, "1 files of the bundle", "copy the bundle again")
+    assert "corrupt: host/click/core.py\n" in done.stderr
+
+
+def test_checksums_that_are_a_link_do_not_verify(place, there):
+    sums = there.bundle / "SHA256SUMS"
+    sums.rename(there.folder / "elsewhere")
+    sums.symlink_to(there.folder / "elsewhere")
+    is_told(there(check=False), "incomplete or corrupt", "copy the bundle again")
+    place.bundle = there.bundle
+    is_told(place.verify(check=False), "SHA256SUMS is missing, or not a regular file", "again")
 
 
 SECRETS = {
@@ -447,16 +504,13 @@ def test_secret_of_the_past_is_refused(place):
     place.verify()
 
 
-def test_names_that_leave_the_folder_are_refused_by_pack(place):
-    name = place.root / "a link out"
-    name.symlink_to("../../etc/passwd")
-    is_told(place.pack(check=False), "points outside the bundle", "replace the link")
-    name.unlink()
-    name.symlink_to("/etc/passwd")
-    is_told(place.pack(check=False), "points outside the bundle", "replace the link")
+def test_links_and_odd_names_are_refused_by_pack(place):
+    name = place.root / "a link"
+    name.symlink_to("lib/__init__.py")
+    is_told(place.pack(check=False), "cannot pack the symbolic link ", "replace the link")
     name.unlink()
     (place.offline / "assets/two\nlines").write_text("x")
-    is_told(place.pack(check=False), "cannot pack ", "rename that file")
+    is_told(place.pack(check=False), "the name contains a backslash", "rename that file")
 
 
 def seal(bundle):
@@ -468,30 +522,14 @@ def seal(bundle):
 
 
 @pytest.mark.parametrize(
-    ("links", "sums"),
-    [
-        ("", "../outside"),
-        slow("", "/tmp/outside"),
-        slow("", "offline/../../outside"),
-        ("..\toffline/out\n", ""),
-        slow("../../..\toffline/assets/out\n", ""),
-        slow("/etc\toffline/out\n", ""),
-        slow("x/../../..\toffline/out\n", ""),
-        ("repos\toffline/assets\n", ""),
-        slow("x\t../out\n", ""),
-    ],
+    "name", ["../outside", slow("/tmp/outside"), "offline/../../outside", slow("offline/..")]
 )
-def test_hostile_bundle_writes_nothing_outside(links, sums, there):
-    if links:
-        (there.bundle / "links").write_text(links)
+def test_hostile_bundle_writes_nothing_outside(name, there):
     seal(there.bundle)
-    if sums:
-        text = (there.bundle / "SHA256SUMS").read_text().splitlines()
-        text[-1:] = [f"{'0' * 64}  {sums}", f"# {len(text)} files in all"]
-        (there.bundle / "SHA256SUMS").write_text("\n".join(text) + "\n")
-    done = there(check=False)
-    assert done.returncode == 1 and done.stderr.count("error: ") == 1, done.stderr
-    assert "invalid " in done.stderr or "path through a link" in done.stderr
+    text = (there.bundle / "SHA256SUMS").read_text().splitlines()
+    text[-1:] = [f"{'0' * 64}  {name}", f"# {len(text)} files in all"]
+    (there.bundle / "SHA256SUMS").write_text("\n".join(text) + "\n")
+    is_told(there(check=False), "has an invalid line: ", "again")
     assert sorted(path.name for path in there.folder.iterdir()) == ["a copy", "programs"]
 
 
@@ -509,11 +547,8 @@ def test_link_in_the_way_is_not_followed(place, there, tmp_path):
         (place.bundle / name).unlink()
         (place.bundle / name).symlink_to(target)
         (place.root / "train.py").write_text("# new\n")
-        assert place.pack(check=False).returncode == 1
-        (place.bundle / name).unlink()
-        assert target.read_text() == "mine"
-        shutil.rmtree(place.bundle)
         place.pack()
+        assert target.read_text() == "mine" and not (place.bundle / name).is_symlink()
 
 
 def test_folder_with_other_things_is_no_bundle(place):
@@ -537,13 +572,6 @@ def test_bundle_in_the_repository_does_not_pack_itself(place):
     assert not any("its bundle" in name for name in content(place.bundle))
 
 
-def wait_until(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
-
-
 @pytest.mark.slow  # the lock is that of builds
 def test_two_packs_at_once(place):
     shutil.rmtree(place.bundle)
@@ -554,23 +582,17 @@ def test_two_packs_at_once(place):
     place.verify()
 
 
-@pytest.mark.parametrize("files", [slow(0), slow(1), 40, slow(150)])
+@pytest.mark.parametrize("files", [slow(1), 40, slow(150)])
 def test_killed_pack_leaves_nothing_half_done(files, place):
     shutil.rmtree(place.bundle)
     command = [sys.executable, place.root / "bundle.py", "pack", place.bundle]
     process = processes.start(command, env=place.environment)
-    watched = [place.bundle / name for name in ("repository", "offline", "host")]
-    wait_until(
-        lambda: (
-            (place.bundle / ".partial/todo-own").exists()
-            and sum(len(each) for folder in watched for *_, each in os.walk(folder)) >= files
-            or process.poll() is not None
-        )
-    )
-    processes.end_group(process)
+    watched = [place.bundle / name for name in (".partial", "repository", "offline", "host")]
+    while sum(len(each) for folder in watched for *_, each in os.walk(folder)) < files:
+        assert process.poll() is None, "it was not killed in time"
+    processes.end_session(process)  # the worker has a group of its own
     process.communicate()
-    if not (place.bundle / "SHA256SUMS").exists():
-        is_told(place.verify(check=False), "the bundle is incomplete", "the same pack again")
+    is_told(place.verify(check=False), "SHA256SUMS is missing", "pack it again")
     for name, found in content(place.bundle).items():
         if name.startswith("offline/"):
             assert found == (place.offline / name[8:]).read_bytes()
@@ -588,7 +610,7 @@ def test_interrupted_pack_is_told(place):
     shutil.rmtree(place.bundle)
     command = [sys.executable, place.root / "bundle.py", "pack", place.bundle]
     process = processes.start(command, env=place.environment)
-    wait_until(lambda: (place.bundle / ".partial").exists())
+    processes.wait_until(lambda: (place.bundle / ".partial").exists())
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130 and "error: interrupted" in errors
