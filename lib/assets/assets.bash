@@ -70,7 +70,7 @@ asset_fetch_locked() {
   local -r hf='import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 from huggingface_hub.cli.hf import main
-main()'
+raise SystemExit(main())'
   if asset_is_complete "$asset" "$3"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
   if ! inside "$tools/bin/python" -c 'from huggingface_hub.errors import IncompleteSnapshotError' >/dev/null 2>&1; then
