@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lib.configuration.partitions import LIMITS_OF, PRICE
-from lib.configuration.sites import FACTS, MARKS
+from lib.configuration.sites import EXPECTED, FACTS, MARKS
 from writers.markdown import keys_table, page
 
 _INTRO = """\
@@ -38,6 +38,10 @@ def site_page() -> str:
         "## `price`",
         "Price of an hour, in the site's own unit: the sum of the keys that are set.",
         keys_table(PRICE, "price."),
+        "## `expected`",
+        "What a job of this size should measure with [`doctor.py --job`]"
+        "(../how-to/diagnose.md#check-a-slow-or-hanging-job).",
+        keys_table(EXPECTED, "expected."),
         "## `configuration`",
         "Any table of [configuration.toml](configuration.md); a group can override its values.",
     )

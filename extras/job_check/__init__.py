@@ -1,4 +1,4 @@
-"""The check of every node of a job, and of the communication between its ranks.
+"""The check of how the ranks of a job communicate.
 
 docs/how-to/diagnose.md#check-a-slow-or-hanging-job
 """

@@ -17,11 +17,11 @@ from lib.script.render import render
 @json_option
 @plain_options
 def job(options: Mapping[str, str], dry_run: bool, as_json: bool) -> None:
-    """Check every node of the current job and the communication between its ranks.
+    """Check that the ranks of the current job get right sums from each other, and how fast.
 
-    This takes about a minute on healthy nodes. Put it into a job script before srun, or run:
-    salloc --nodes=2 OPTION... python3 doctor.py --job (ranks are bound as in $SLURM_CPU_BIND,
-    srun's --cpu-bind). The exit code is 1 if there is a problem.
+    This takes about a minute on healthy nodes, and three at most. Put it into a job script before
+    srun, or run: salloc --nodes=2 OPTION... python3 doctor.py --job. The exit code is 1 if there is
+    a problem.
     """
     exit_on_signals()
     invocation = checked_invocation(options, dry_run=dry_run)

@@ -24,6 +24,14 @@ from lib.script.errors import LongshipError
 _YES_NO = ("yes", "no")
 
 
+class Expected(NamedTuple):
+    """What a job of this size should measure, according to a source."""
+
+    bus_bandwidth: Annotated[float, "GB/s of a large `all_reduce`, as nccl-tests defines it"] = 0
+    nodes: Annotated[int, "nodes of the job that measured it"] = 0
+    gpus: Annotated[int, "all GPUs of that job; 0: two ranks per node without GPUs"] = 0
+
+
 class Machine(NamedTuple):
     """The facts of one machine that a script needs."""
 
@@ -72,6 +80,9 @@ class Machine(NamedTuple):
         Any, "price of an hour in partitions that have no price of their own", "table"
     ] = None
     required: Annotated[Strings, "sbatch options that every job requires, such as `account`"] = ()
+    expected: Annotated[
+        Any, "what `doctor.py --job` should measure, if a source tells it", "table"
+    ] = None
     compute_directories: Annotated[
         Strings, "the only directories that are mounted on compute nodes; empty: all"
     ] = ()
@@ -100,6 +111,7 @@ MARKS = {
 FACTS = keys_of(Machine)
 FACTS["recognise"] = FACTS["recognise"]._replace(entries=MARKS)
 _MARKS_SHOWN = {"host": "host name", "path": "the directory", "cluster": "Slurm's cluster"}
+EXPECTED = keys_of(Expected)
 FILE = {"newer_python": Key("string"), "common": Key("table"), "machines": Key("table")}
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -186,6 +198,9 @@ def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Lay
         facts[kind] = read_limits(kind, facts[kind], source, f"{prefix}.{kind}")
     if "price" in facts:
         facts["price"] = read_price(facts["price"], source, f"{prefix}.price")
+    if "expected" in facts:
+        values = check_table(facts["expected"], EXPECTED, source, f"{prefix}.expected")
+        facts["expected"] = Expected(**values)
     tables = facts.pop("configuration", {})
     return facts, check_layer(tables, source, f"{prefix}.configuration")
 

@@ -72,6 +72,11 @@ def test_architecture_is_this_machines_own_unless_said(repository):
         ('[machines.x]\nmodules = "load GCC"\n', "modules: expected a list", "write modules = ["),
         ('[machines.x]\nbinds = "/data"\n', "binds: expected a list", "write binds = ["),
         ("[machines.x]\ngpu = 3\n", "gpu", ""),
+        (
+            "[machines.x.expected]\nbus_bandwith = 1\n",
+            'line 2: unknown key "machines.x.expected.bus_bandwith"',
+            '"bus_bandwidth"',
+        ),
         ("machines = 3\n", "site/site.toml", ""),
         ("common = 3\n", "site/site.toml", ""),
         ("[machines]\nx = 3\n", "site/site.toml", ""),
@@ -175,6 +180,11 @@ def test_what_a_site_sets_counts_until_a_group_says_otherwise(name, tmp_path):
     for key, value in settings.machine.configuration.values.items():
         if not isinstance(value, dict):  # those are merged
             assert settings.origins[key] == settings.machine.site_file, key
+
+
+def test_bandwidth_is_expected_only_where_a_source_tells_it():
+    expected = {name: machine.expected for name, machine in load_machines(ROOT).items()}
+    assert {name: each for name, each in expected.items() if each} == {"isambard": (163, 2, 8)}
 
 
 def test_proxy_of_olivia_is_the_same_inside_and_outside():

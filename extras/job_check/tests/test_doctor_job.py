@@ -1,360 +1,246 @@
-"""What doctor.py --job makes of figures, masks and logs; and its script."""
+"""The verdict of doctor.py --job on what ranks tell, and what they find without PyTorch."""
 
-import ast
 import json
 import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from support import processes
 
-from extras.job_check import diagnosis as job_diagnosis
+from extras.job_check import diagnosis
 from lib import ROOT
+from lib.configuration.sites import Expected
 from lib.runtimes.environment import Environment
 from lib.script.render import render
 
-INSIDE = os.path.join(ROOT, "extras/job_check/inside")
-
-# Lines of public logs: NVIDIA/nccl issues 226, 527, 1597, 1925; nccl-tests issue 188; aws-ofi-nccl
+# Lines of public logs: NVIDIA/nccl issues 226, 1597, 1925; nccl-tests issue 188; aws-ofi-nccl
 # issues 161, 801. Host names are shortened.
 SOCKETS = """\
 ip-12-21:45361:45361 [0] NCCL INFO NET/IB : No device found.
 ip-12-21:45305:45305 [0] NCCL INFO NET/Socket : Using [0]ens3:172.31.12.210<0>
 c6ad:117284:117388 [0] NCCL INFO Ring 00 : 15 -> 0 [receive] via NET/Socket/0
 """
-NO_PLUGIN = """\
-user:695835:695835 [4] NCCL INFO NET/Plugin : No plugin found, using internal implementation
-axa:3048391:3048566 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.
-axa:3048391:3048566 [0] NCCL INFO Using network Socket
-"""
 INFINIBAND = """\
 nccl-8p2bm:2620971:2620971 [3] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:172.2.0.42<0>
-nccl-8p2bm:2620971:2620971 [3] NCCL INFO Assigned NET plugin IB to comm
 nccl-8p2bm:2620971:2620971 [3] NCCL INFO Using network IB
 """
 EFA = """\
 ip-10:417138:417176 [7] NCCL INFO NET/OFI Selected Provider is efa
-ip-10:417138:417176 [7] NCCL INFO Using network AWS Libfabric
 8h200:14630:14695 [1] NCCL INFO Channel 05/0 : 0[0] -> 1[1] [receive] via NET/AWS Libfabric/1/GDRDMA
 """
-SLINGSHOT = """\
-[0] NCCL INFO NET/OFI Selected Provider is cxi (found 8 nics)
-[0] NCCL INFO Using network AWS Libfabric
-"""
-
-
-@pytest.mark.parametrize(
-    ("printed", "texts"),
-    [
-        (r"finding\tok\tbinding\tcores 0-1\t\nfinding\tend\t\t\t\n", ["cores 0-1"]),
-        (
-            r"finding\tok\tbinding\tcores 0-1\t\n0: killed\n",
-            ["cores 0-1", "the ranks have not reported all: 0: killed"],
-        ),
-        (r"0: killed\n", ["no rank has reported: 0: killed"]),
-    ],
-)
-def test_measurement_that_does_not_end_is_a_problem(printed, texts):
-    one = {"node": "n1", "clock": [0, 0], "unseen": "", "taken": "", "asked": 0, "gpus": 0}
-    given = (SimpleNamespace(nodes=["n1"]), [one], f"printf '{printed}'", "check_ranks.py", "brief")
-    found = list(job_diagnosis._ranks(*given))
-    assert [each.text for each in found] == texts
-    assert all((each.state == "problem") == ("reported" in each.text) for each in found)
+NODES = ["n1", "n1", "n2", "n2"]  # of four ranks
+NOTHING = Expected()
+SPEEDS = {64: 90.0, 1024: 160.0}
 
 
 @pytest.fixture
-def findings(monkeypatch):
-    """Give the module of extras/job_check/inside with the findings about ranks."""
-    monkeypatch.syspath_prepend(INSIDE)
-    import rank_findings
+def program(monkeypatch):
+    """Give the module of the ranks."""
+    monkeypatch.syspath_prepend(os.path.join(ROOT, "extras/job_check/inside"))
+    import check_ranks
 
-    return rank_findings
+    return check_ranks
 
 
 @pytest.mark.parametrize(
-    ("log", "kind"),
+    ("log", "network"),
     [
         (SOCKETS, "Socket"),
-        (NO_PLUGIN, "Socket"),
         (INFINIBAND, "IB"),
         (EFA, "AWS Libfabric"),
-        (SLINGSHOT, "AWS Libfabric"),
+        ("n:1:1 [0] NCCL INFO Using network IB\n" + SOCKETS, "Socket"),
         ("", ""),
     ],
 )
-def test_network_is_read_from_the_log(findings, log, kind):
-    assert findings.network_of(log) == kind
-
-
-def test_channels_count_more_than_what_was_opened(findings):
-    log = "n:1:1 [0] NCCL INFO Using network IB\n" + SOCKETS
-    assert findings.network_of(log) == "Socket"
+def test_network_is_read_from_the_log(program, log, network):
+    assert program.network_of(log) == network
 
 
 @pytest.mark.parametrize(
-    ("log", "fix"),
-    [
-        (SOCKETS, "no InfiniBand device is visible in the container"),
-        (NO_PLUGIN, "unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE"),
-        ("NCCL INFO Failed to open libibverbs.so[.1]", "rdma-core"),
-        ("get_ofi_provider:312 NCCL WARN NET/OFI Could not find any optimal provider", "libfabric"),
-        ("", "compare the job with those of the site"),
-    ],
+    ("server", "client", "told"),
+    [("127.0.0.1", "127.0.0.1", "IPv4"), ("::1", "::1", "IPv6"), ("::", "127.0.0.1", "IPv4")],
 )
-def test_fix_of_sockets_is_what_the_log_says(findings, log, fix):
-    assert fix in findings.network_fix(log)
+def test_family_is_that_of_the_connection(program, server, client, told):
+    family = socket.AF_INET6 if ":" in server else socket.AF_INET
+    both = {"dualstack_ipv6": server == "::"}
+    with socket.create_server((server, 0), family=family, **both) as listening:
+        port = listening.getsockname()[1]
+        mapped = f"::ffff:{client}" if server == "::" else client
+        with socket.create_connection((mapped, port)):
+            assert program.family_of_connection(port) == told
+        assert program.family_of_connection(port) == "an unknown address family"
 
 
-def test_fallback_names_its_nodes(findings):
-    (found,) = findings.network_findings({"n1": ("IB", "x"), "n2": ("Socket", "bind it")})
-    assert found == ("problem", "network", "n2: NCCL uses plain sockets", "bind it")
-    (fine,) = findings.network_findings({"n1": ("IB", "x"), "n2": ("IB", "x")})
-    assert fine[:3] == ("ok", "network", "NCCL uses IB")
-    (silent,) = findings.network_findings({"n1": ("", "x")})
-    assert silent.state == "warning"
+@pytest.mark.parametrize("count", range(1, 9))
+def test_each_link_of_the_ring_is_measured_by_groups_that_are_alike(program, monkeypatch, count):
+    """PyTorch names a group by its ranks and by how many groups a rank has: else all would hang."""
+    of_ranks = [f"n{number // 2}" for number in range(2 * count)]
+    groups = {}  # of each rank, in turn
+    for number, node in enumerate(of_ranks):
+        monkeypatch.setattr(program, "NODE", node)
+        rank = program.Rank(number, 1, 0)
+        made = groups.setdefault(number, [])
+        rank.dist = SimpleNamespace(new_group=lambda ranks, made=made, **_: made.append(ranks))
+        rank.all_reduce = lambda *_: None
+        rank.compare_nodes(of_ranks)
+    for number, made in groups.items():
+        for place, ranks in enumerate(made):
+            assert number in ranks
+            assert all(groups[other][place] == ranks for other in ranks)
+    pairs = {tuple(ranks) for made in groups.values() for ranks in made if len(ranks) > 2}
+    assert len(pairs) == (count if count > 2 else 0)
 
 
-def test_bus_bandwidth_is_that_of_a_ring(findings):
-    # 1 GB in 1 s: of two ranks each link carries 1 GB/s, of four 1.5
-    assert findings.bus_bandwidth(10**9, 1.0, 2) == pytest.approx(1.0)
-    assert findings.bus_bandwidth(10**9, 1.0, 4) == pytest.approx(1.5)
-    assert findings.bus_bandwidth(10**9, 0.5, 4) == pytest.approx(3.0)
+def tell(rank, **facts):
+    event = {"rank": rank, "node": NODES[rank], "world": 4, **facts}
+    return f"{rank // 2}: {json.dumps(event)}"
 
 
-@pytest.mark.parametrize("text", ["", "0", "0-3", "0-3,8", "1,3,5-6"])
-def test_cores_are_listed_as_linux_does(findings, text):
-    assert findings.format_numbers(findings.parse_numbers(text)) == text
+def healthy(rank, speeds=SPEEDS, backend="nccl"):
+    """Give the lines of a rank that comes to the end."""
+    yield tell(rank, stage="import of PyTorch", step=1)
+    yield tell(rank, family="IPv4", backend=backend)
+    for size, speed in speeds.items():
+        yield tell(rank, stage=f"all_reduce of {size} MiB", step=2)
+        yield tell(rank, among="all ranks", size=size, wrong=0, speed=speed)
+    yield tell(rank, stage="end", step=3)
 
 
-@pytest.mark.parametrize("count", range(1, 12))
-def test_every_link_of_the_ring_is_measured_once_and_nobody_twice_in_a_round(findings, count):
-    found = findings.rounds(count)
-    links = sorted(tuple(sorted(link)) for some in found for link in some)
-    ring = {tuple(sorted((node, (node + 1) % count))) for node in range(count)} if count > 1 else []
-    assert links == sorted(ring)
-    for some in found:
-        nodes = [node for link in some for node in link]
-        assert len(nodes) == len(set(nodes))
+def verdict(*lines, expected=NOTHING):
+    text = "\n".join(["job_nodes n1 n2", *lines])
+    return [(each.state, each.text) for each in diagnosis.findings(text, expected)]
 
 
-def test_slow_node_is_named_and_not_its_neighbours(findings):
-    links = {("a", "b"): 20.0, ("b", "c"): 2.0, ("c", "d"): 2.0, ("d", "a"): 20.0}
-    (found,) = findings.speed_findings("links", "to its neighbours", findings.best_links(links))
-    assert found.text == "c is slow: to its neighbours 2.00 GB/s, median 20.00"
-    assert "--exclude=c" in found.fix
+def problems(*lines, **options):
+    found = verdict(*lines, **options)
+    return [text for state, text in found if state == "problem"]
 
 
-def test_even_nodes_are_well(findings):
-    (found,) = findings.speed_findings("links", "x", {"a": 10.0, "b": 9.0, "c": 6.0})
-    assert found.state == "ok"
-    assert findings.speed_findings("links", "x", {}) == []
+ALL = [line for rank in range(4) for line in healthy(rank)]
 
 
-def rank(number, node, cores, task=None, gpu=None, gpus=0, cores_of_node=8):
-    return {
-        **{"rank": number, "node": node, "cores": cores, "task": number if task is None else task},
-        **{"numa": [0], "gpu": gpu, "gpus_asked": gpus, "cores_of_node": cores_of_node},
-    }
-
-
-def gpu(index, uuid="", cores=()):
-    return {
-        "index": index,
-        "name": "A100",
-        "bus": f"0000:0{index}:00.0",
-        "uuid": uuid,
-        "cores": cores,
-    }
-
-
-def wrong(findings, *ranks):
-    found = findings.map_findings(ranks, complete=False)
-    return [(each.state, each.text) for each in found if each.state != "ok"]
-
-
-def test_map_shows_one_node_for_all_that_are_alike(findings):
-    ranks = [rank(number, f"n{number // 2}", [0, 1, 2, 3], number // 2) for number in range(6)]
-    texts = [each.text for each in findings.map_findings(ranks, complete=False)]
-    assert texts == [
-        "rank 0: n0, cores 0-3, NUMA 0, no GPU",
-        "rank 1: n0, cores 0-3, NUMA 0, no GPU",
-        "2 more nodes have the layout of n0",
+def test_healthy_ranks_and_a_damaged_line():
+    assert verdict(*ALL, '0: {"rank": 1, {"rank": 2}') == [
+        ("ok", "4 on 2 nodes by nccl: all are done"),
+        ("ok", "by IPv4: all ranks"),
+        ("ok", "right for 64 MiB, 1024 MiB"),
+        (
+            "ok",
+            "90.00 GB/s at 64 MiB, 160.00 GB/s at 1024 MiB; site.toml expects none for such a job",
+        ),
     ]
-    complete = findings.map_findings(ranks, complete=True)
-    assert [each.text.split(",")[0] for each in complete] == [
-        f"rank {number}: n{number // 2}" for number in range(6)
-    ]
-
-
-def test_node_that_is_laid_out_otherwise(findings):
-    ranks = [rank(0, "a", [0, 1]), rank(1, "b", [2, 3]), rank(2, "c", [2, 3])]
-    assert wrong(findings, *ranks) == [("warning", "a has another layout than b")]
-
-
-def test_tasks_that_share_cores_are_named_and_ranks_of_one_task_are_not(findings):
-    assert wrong(findings, rank(0, "a", [0, 1]), rank(1, "a", [1, 2])) == [
-        ("warning", "a: rank 0-1 share cores 1")
-    ]
-    assert wrong(findings, rank(0, "a", [0, 1, 2], 0), rank(1, "a", [0, 1, 2], 0)) == []
-
-
-def test_one_core_where_there_are_many(findings):
-    few = "has at most one core, of 48 for 4 ranks"
-    ranks = [rank(number, "a", [0], 0, cores_of_node=48) for number in range(4)]
-    assert wrong(findings, *ranks) == [("problem", f"a: rank 0-3 {few}")]
-    ranks = [rank(number, "a", [number], cores_of_node=8) for number in range(4)]
-    assert wrong(findings, *ranks) == []
-
-
-def test_gpus_that_are_not_seen_shared_or_far(findings):
-    blind = rank(0, "a", [0, 1], gpus=4)
-    assert wrong(findings, blind) == [
-        ("problem", "a: rank 0 sees no GPU, but the job has 4 on each node")
-    ]
-    shared = [rank(n, "a", [2 * n, 2 * n + 1], gpu=gpu(0, "GPU-1"), gpus=2) for n in range(2)]
-    assert wrong(findings, *shared) == [("problem", "a: rank 0-1 share a GPU")]
-    far = rank(0, "a", [0, 1], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
-    assert wrong(findings, far) == [("warning", "a: rank 0 has no core near its GPU")]
-    near = rank(0, "a", [3, 4], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
-    assert wrong(findings, near) == []
-
-
-def test_log_in_memory_is_read_while_another_writes_it():
-    """NCCL opens the path of NCCL_DEBUG_FILE with fopen."""
-    log = open(os.memfd_create("nccl"), errors="replace")  # noqa: SIM115
-    with log, open(f"/proc/self/fd/{log.fileno()}", "w") as file:
-        file.write("NCCL INFO Using network IB\n")
-        file.flush()
-        assert log.read() == "NCCL INFO Using network IB\n"
-
-
-@pytest.fixture
-def listener():
-    """Give a socket that listens, and its port."""
-    with socket.create_server(("", 0)) as server:
-        yield server.getsockname()[1]
-
-
-FACTS = [sys.executable, os.path.join(INSIDE, "node_facts.py"), "127.0.0.1"]
-
-
-def facts_of(text):
-    (line,) = text.splitlines()
-    return json.loads(line)
-
-
-def test_node_names_who_has_the_port(run, listener, tmp_path):
-    environment = {**os.environ, "SLURMD_NODENAME": "node1"}
-    facts = facts_of(run([*FACTS, str(listener), "node1", "1", tmp_path], env=environment).stdout)
-    assert facts["taken"].startswith(f"process {os.getpid()}, ")
-
-
-def test_nodes_compare_their_clocks_and_the_first_waits_for_the_others(tmp_path):
-    (port,), more = processes.free_ports(1), [tmp_path, tmp_path, tmp_path / "gone"]
-    command = [*FACTS, str(port), "node1", "2", *more]
-    first = {**os.environ, "SLURMD_NODENAME": "node1", "SLURM_GPUS_ON_NODE": "4"}
-    with subprocess.Popen(command, env=first, stdout=subprocess.PIPE, text=True) as server:
-        here = facts_of(server.stdout.readline())
-        assert server.poll() is None
-        other = {**os.environ, "SLURMD_NODENAME": "node2"}
-        there = subprocess.run(command, env=other, capture_output=True, text=True, check=True)
-        assert server.wait(processes.PATIENCE) == 0
-    there = facts_of(there.stdout)
-    for facts, name, gpus in ((here, "node1", 4), (there, "node2", 0)):
-        offset, exact = facts["clock"]
-        assert abs(offset) <= exact
-        assert (facts["node"], facts["asked"], facts["taken"]) == (name, gpus, "")
-        assert facts["unseen"] == str(tmp_path / "gone")
-        assert facts["address"] == "127.0.0.1"
-        assert facts["memory"] > 0
-
-
-def test_facts_can_be_read_by_an_old_python():
-    """Compute nodes have the system's Python: 3.6 on LUMI."""
-    ast.parse(Path(FACTS[1]).read_text(encoding="utf-8"), feature_version=(3, 6))
-
-
-def node(name, **facts):
-    return {
-        **{"node": name, "kernel": "6.1", "unseen": "", "address": "10.0.0.1", "room": 9},
-        **{"kind": "xfs", "memory": 100, "taken": "", "clock": [0.1, 0.5], "gpus": 4, "asked": 4},
-        **{"driver": "none", "ecc": "", **facts},
-    }
-
-
-JOB = job_diagnosis.Job(["n1", "n2", "n3"], "n1", 20001)
-
-
-def wrong_nodes(*others, mounted=()):
-    """Give what is found of a job in which the first node, and any other than these, is well."""
-    named = {each["node"]: each for each in others}
-    nodes = [named.get(name, node(name)) for name in JOB.nodes]
-    found = [*job_diagnosis._rendezvous(JOB, nodes), *job_diagnosis._resources(nodes, mounted)]
-    return [each for each in found if each.state != "ok"]
-
-
-def test_nodes_that_are_alike_are_well():
-    assert wrong_nodes() == []
 
 
 @pytest.mark.parametrize(
-    ("facts", "state", "topic", "text", "fix"),
+    ("speed", "state", "expected", "text"),
     [
-        ({"address": ""}, "problem", "address", "n2 cannot resolve MASTER_ADDR, n1", "/etc/hosts"),
-        ({"address": "10.9.9.9"}, "problem", "address", "10.9.9.9 on n2 and 10.0.0.1", "=n2"),
-        ({"clock": None}, "problem", "network", "n2 cannot connect to n1, n1 port 20001", "=n2 ip"),
-        ({"clock": [-5000.4, 2.1]}, "problem", "clock", "by -5000 ms (measured to 3 ms)", "=n2"),
-        ({"unseen": "/a, /b"}, "problem", "files", "n2 cannot read /a, /b", "--exclude=n2"),
-        ({"room": 0}, "warning", "temporary", "n2 has less than 1 GiB left in ", "TMPDIR"),
-        ({"ecc": "0, 3"}, "warning", "gpus", "uncorrected GPU memory errors: 0, 3", "=n2"),
-        ({"gpus": 3}, "problem", "gpus", "n2 has 3 visible GPUs, but the job has 4", "lost a GPU"),
-        ({"gpus": 5}, "warning", "gpus", "n2 has GPUs: 5, but the other nodes have 4", "=n2"),
-        ({"kernel": "5.4"}, "warning", "kernel", "n2 has kernel 5.4, but the", "--exclude=n2"),
-        ({"driver": "x"}, "warning", "driver", "n2 has driver x, but the", "--exclude=n2"),
+        (2.3, "problem", (163, 2, 4), "less than half of the 163 GB/s expected"),
+        (150.0, "ok", (163, 2, 4), "; 163 GB/s expected of large sizes"),
+        # of another job, or of GPUs that this one does not have: no verdict
+        (2.3, "ok", (163, 4, 4), "; site.toml expects none for such a job"),
+        (2.3, "ok", (163, 2, 8), "; site.toml expects none for such a job"),
+        (2.3, "ok", (163, 2, 0), "; site.toml expects none for such a job"),
     ],
 )
-def test_node_that_differs_is_named(facts, state, topic, text, fix):
-    (found,) = wrong_nodes(node("n2", **facts))
-    assert (found.state, found.topic) == (state, topic)
-    assert text in found.text
-    assert fix in found.fix
+def test_bandwidth_is_compared_with_that_of_such_a_job(speed, state, expected, text):
+    speeds = {64: 2.1, 1024: speed}
+    lines = [line for rank in range(4) for line in healthy(rank, speeds)]
+    found = verdict(*lines, expected=Expected(*expected))[-1]
+    assert found[0] == state
+    assert found[1].endswith(text)
 
 
-def test_first_node_decides_what_can_be_tested():
-    port, network = wrong_nodes(node("n1", taken="process 7, python3"))
-    assert port.text == "MASTER_PORT, 20001, is in use on n1 by process 7, python3"
-    assert "MASTER_PORT=20002" in port.fix
-    assert network.fix == "free the port first"
-    (found,) = wrong_nodes(node("n1", address="127.0.1.1"), *map(node, ("n2", "n3")))
-    assert "GLOO_SOCKET_IFNAME" in found.fix
+def test_rank_that_died_is_named_and_not_those_that_waited_for_it():
+    waiting = [tell(rank, error="RuntimeError: closed by peer") for rank in (0, 1, 2)]
+    stages = [tell(rank, stage="all_reduce of 1 MiB", step=5) for rank in range(4)]
+    dead = tell(3, ended="ended with signal 9")
+    assert problems(*stages, *waiting, dead) == [
+        "n2 (rank 3): ended with signal 9, in: all_reduce of 1 MiB"
+    ]
+    assert problems(*stages, *waiting) == [
+        "n1 (rank 0 1), n2 (rank 2): RuntimeError: closed by peer, in: all_reduce of 1 MiB"
+    ]
 
 
-def test_folders_that_compute_nodes_do_not_see_are_the_fix():
-    (found,) = wrong_nodes(node("n2", unseen="/x"), mounted=["/e"])
-    assert found.fix.startswith("compute nodes see only /e: clone there")
+def test_ranks_that_got_least_far_are_named_and_bandwidth_of_a_part_is_no_verdict():
+    stages = [tell(rank, stage="all_reduce of 1 MiB", step=5) for rank in (0, 1, 3)]
+    late = tell(2, stage="import of PyTorch", step=1)
+    measured = [tell(0, among="all ranks", size=0.25, wrong=0, speed=0.1)]
+    found = problems(*measured, *stages, late, expected=Expected(163, 2, 4))
+    assert found == ["n2 (rank 2) did not get beyond: import of PyTorch"]
+    stages.append(tell(2, stage="all_reduce of 1 MiB", step=5))
+    assert problems(*stages) == ["all ranks did not get beyond: all_reduce of 1 MiB"]
 
 
-def test_errors_of_ranks_name_their_nodes():
-    text = (
-        "0: error: no torch\n1: job_node n2\n1: error: no torch\n0: hint: install it\n"
-        "1: hint: install it\n0: job_node n1\nsrun: error: n1: task 0\nerror: all\nhint: fix it\n"
-    )
-    first, second = job_diagnosis._failures(text)
-    assert first == ("problem", "all_reduce", "n1 n2: no torch", "install it")
-    assert second == ("problem", "all_reduce", "all", "fix it")
+def test_node_that_starts_nothing_is_named_with_the_reason():
+    lines = [line for rank in (0, 1) for line in healthy(rank)]
+    exited = "srun: error: n2: task 1: Exited with exit code 255"
+    fatal = "FATAL:   could not open image"
+    assert problems(*lines, f"1: {fatal}", exited) == [f"n2 started no rank: {fatal}"]
+    assert problems(*lines, exited) == [f"n2 started no rank: {exited}"]
+    assert problems(*lines) == ["n2 started no rank: no message"]
+    healthy_with_warning = [*ALL, "0: warning: the image is old", "0: hint: build it"]
+    assert problems(*healthy_with_warning) == []
+    found = list(diagnosis.findings("srun: error: Unable to confirm allocation", NOTHING))
+    assert [each.text for each in found] == [
+        "no rank has started: srun: error: Unable to confirm allocation"
+    ]
+
+
+def test_errors_of_tasks_come_with_their_hints_and_nodes():
+    both = ["1: error: no image", "0: error: no image", "1: hint: build it", "0: hint: build it"]
+    exits = [f"srun: error: n{n + 1}: task {n}: Exited with exit code 1" for n in range(2)]
+    text = "\n".join(["job_nodes n1 n2", *both, *exits])
+    assert list(diagnosis.findings(text, NOTHING)) == [
+        ("problem", "ranks", "n1 n2 started no rank: error: no image", "build it")
+    ]
+    # before srun
+    text = "error: squeue shows no running job 7\nhint: squeue --me\n"
+    assert list(diagnosis.findings(text, NOTHING)) == [
+        ("problem", "ranks", "error: squeue shows no running job 7", "squeue --me")
+    ]
+    # of one of several tasks of a node
+    found = problems(*(line for rank in (0, 2) for line in healthy(rank)), *both[1:2], both[3])
+    assert found == ["error: no image"]
+
+
+def test_wrong_sums_name_size_and_ranks():
+    wrong = [tell(rank, among="all ranks", size=1, wrong=3, speed=9.0) for rank in (2, 3)]
+    assert problems(*ALL, *wrong) == ["6 wrong sums of 1 MiB: n2 (rank 2 3)"]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "slow"),
+    [
+        ({"a": (20.0, 2.0), "b": (20.0, 20.0), "c": (2.0, 2.0)}, ["c"]),  # a's other link is well
+        ({"a": (10.0,), "b": (4.9,)}, ["b"]),
+        ({"a": (10.0,), "b": (6.0,)}, []),
+        ({"a": (10.0,)}, []),
+    ],
+)
+def test_slow_node_is_named_and_not_its_neighbours(speeds, slow):
+    events = [
+        {"node": node, "among": "neighbouring nodes", "speed": speed}
+        for node, some in speeds.items()
+        for speed in some
+    ]
+    found = list(diagnosis._slow_nodes(events, "neighbouring nodes"))
+    assert [each.text.split()[0] for each in found] == slow
+
+
+def test_plain_sockets_are_a_warning():
+    found = verdict(*ALL, *(tell(rank, network="Socket") for rank in (0, 1)))
+    assert found[-1] == ("warning", "NCCL uses Socket between nodes: n1 (rank 0 1)")
 
 
 def test_pyxis_is_given_its_options(repository, run, tmp_path):
     repository.write("local/site.toml", '[machines.local]\npyxis = "yes"\nruntime = "enroot"\n')
     settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.job_lines(Environment(settings, paths, "enroot", "job"))
+    lines = diagnosis.job_lines(Environment(settings, paths, "enroot", "job"))
     options, step = (
         next(n for n, line in enumerate(lines) if line.startswith("pyxis_begin_options ")),
-        lines.index('  bash -c "$(script_text)" doctor.py rank "${@:4}"'),
+        next(n for n, line in enumerate(lines) if line.startswith("ranks_start ")),
     )
     assert options < step
     script = render("x", lines)
