@@ -50,8 +50,10 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
     if os.path.isdir(path) or not os.path.exists(path):
         paths = paths_of()
         try:
-            run = recorded_run(paths, log)
+            run = recorded_run(paths, log, "python3 doctor.py explain")
         except LongshipError as error:
+            if not str(error).startswith("no run"):  # several
+                raise
             raise LongshipError(
                 f"log not found: {log}, and no run of this name in {paths.runs}", error.hint
             ) from error

@@ -108,12 +108,15 @@ def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
     listed = [line.split("|", 6) for line in _listed_jobs().split("\n")]
     listed = [each for each in listed if len(each) == 7 and each[6]]  # not the rest of a name
     order = [_array(each[0]) for each in listed]
+    cluster = _cluster() if listed else ""
     for values in sorted(listed, key=lambda each: order.index(_array(each[0]))):
         job, state, elapsed, limit, nodes, reason, name = values
-        # the last one of the same ID: clusters can share a file system
-        found = [each.parent for each in find_files(runs, f"{glob.escape(job)}-*/record.json")]
-        run = next(filter(is_own, reversed(found)), None)
-        record = readable_values(run / "record.json") if run else {}
+        run, record = None, {}
+        for each in find_files(runs, f"{glob.escape(job)}-*/record.json"):
+            found = readable_values(each)
+            # clusters can share a file system, and each has a job of this ID
+            if is_own(each.parent) and found.get("cluster", "") in ("", cluster):
+                run, record = each.parent, found
         before = earlier_seconds(record)
         if run and state == "PENDING":
             before = seconds_before(run, record)
@@ -121,6 +124,13 @@ def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
         facts = {"id": job, "name": name, "state": state, "nodes": number(nodes), "reason": reason}
         cost = cost_of_run(record, (times["elapsed_seconds"] or 0) + before)
         yield _row(run, record, **facts, **times, cost=cost), elapsed, limit
+
+
+def _cluster() -> str:
+    """Return the name of the cluster that answers; "" if it does not say it."""
+    text, _ = read_output(["scontrol", "show", "config"], 30)
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _listed_jobs() -> str:
@@ -220,7 +230,7 @@ def _table(runs: Path, jobs: list[tuple[_Row, str, str]], width: int) -> Iterato
         cost = "" if row["cost"] is None else f"{row['cost']:.2f} {row['cost_unit']} so far"
         nodes = "" if row["nodes"] is None else row["nodes"]
         yield form.format(row["id"], row["name"], row["state"], elapsed, limit, nodes, cost)
-        if row["state"] == "PENDING":
+        if row["state"] == "PENDING" and row["reason"] not in ("", "None"):
             yield f"    pending: {row['reason']}"
         if row["values"]:
             yield f"    {row['values']}"[:width]

@@ -27,7 +27,9 @@ def show(tmp_path, monkeypatch):
 
     def report(queued, record, form=status.status, *, of_others=False):
         (tmp_path / "squeue").write_text(f"#!/bin/bash\necho '{queued}'\n")
-        (tmp_path / "squeue").chmod(0o755)
+        (tmp_path / "scontrol").write_text("#!/bin/bash\necho 'ClusterName             = one'\n")
+        for each in ("squeue", "scontrol"):
+            (tmp_path / each).chmod(0o755)
         folder = tmp_path / "runs/7-train"
         folder.mkdir(parents=True, exist_ok=True)
         lines = (f'  "{name}": "{value}"' for name, value in record.items())
@@ -71,6 +73,16 @@ def test_cost_of_a_requeued_job_that_has_ended_is_that_of_all_attempts(show):
     more = {"ended": "2026-01-02T04:00:00Z", "exit_code": "0", "earlier_seconds": "1800"}
     (job,) = jobs(show, "", {**RECORD, **more})
     assert job["cost"] == 6
+
+
+def test_run_of_a_cluster_that_shares_the_files_is_not_that_of_the_job(show):
+    queued = "7|RUNNING|30:00|1:00:00|1|None|train"
+    assert "GPU-hours" in show(queued, {**RECORD, "cluster": "one"})
+    assert "GPU-hours" not in show(queued, {**RECORD, "cluster": "other"})
+
+
+def test_reason_that_slurm_does_not_give_is_not_shown(show):
+    assert "pending" not in show("7|PENDING|0:00|1:00:00|1|None|train", RECORD)
 
 
 @pytest.mark.parametrize("form", [status.status, status.status_as_json])

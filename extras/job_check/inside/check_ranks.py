@@ -12,6 +12,7 @@ import json
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -116,10 +117,19 @@ class Rank:
         self.tell(among=among, size=size, wrong=wrong, speed=speed)
 
 
+def is_socket(fd: int) -> bool:
+    """Whether a descriptor is open, and a socket."""
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+
+
 def family_of_connection(port: int) -> str:
     """Return the address family of this process's connection to a port."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
+    sockets = [fd for fd in map(int, os.listdir("/proc/self/fd")) if is_socket(fd)]
+    for fd in sockets:
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:
             peer = each.getpeername()
             if isinstance(peer, tuple) and peer[1] == port:
                 return "IPv4" if "." in peer[0] else "IPv6"  # ::ffff:10.0.0.1 is IPv4
