@@ -210,12 +210,11 @@ _START = """\
 case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {{
   printf '%s\\n' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
   exit 126; }} ;; esac
-case $1 in cd | export | source) false ;; *) command -v -- "$1" >/dev/null ;; esac || {{
+command -v -- "$1" >/dev/null || {{
   printf '%s\\n' "error: command not found inside the environment: \\"$1\\"" >&2
   case $1 in
     *' '*) echo "hint: type it without the quotes around it: $1" ;;
     *.py) echo "hint: run: python $*" ;;
-    cd | export | source) echo "hint: only a shell knows it: bash -c '...'" ;;
     *) echo "hint: if a Python package has it, add the package to the requirements and run: {}; \
 or choose an image that has it: container.image in configuration.toml" ;;
   esac >&2
