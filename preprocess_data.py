@@ -264,9 +264,18 @@ def read_documents(path: Path, rank: int = 0, world_size: int = 1) -> Iterator[s
                 yield text.encode("utf-8", "replace").decode("utf-8")
             except (ValueError, LookupError, TypeError, AttributeError):
                 fail(
-                    f'{path}: the line at byte {offset} is not a JSON object with a "text"',
+                    f'{path}: line {line_at(path, offset)} is not a JSON object with a "text" key',
                     'write one document per line, as {"text": "..."}',
                 )
+
+
+def line_at(path: Path, offset: int) -> int:
+    """Return the number of the line that begins at an offset, in bytes."""
+    number = 1
+    with path.open("rb") as file:
+        while (left := offset - file.tell()) > 0:
+            number += file.read(min(left, 2**20)).count(b"\n")
+    return number
 
 
 def batches(texts: Iterable[str], characters: float) -> Iterator[list[str]]:

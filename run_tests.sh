@@ -5,7 +5,7 @@
 #   ./run_tests.sh          fast: no container, no cluster, no network;
 #                           about 5 minutes on 2 cores
 #   ./run_tests.sh --all    fast and real: containers, Slurm, registry, git, pip;
-#                           half an hour. Nothing may be missing on this machine:
+#                           half an hour. Every program must be installed:
 #                           sudo tests/install_tools.sh
 #   ./run_tests.sh --slow   all of these, every kill point, long histories and
 #                           whole frameworks: hours

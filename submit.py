@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check a job, submit it, and look after it: see --help."""
+"""Check, submit and manage jobs: see --help."""
 
 import os
 import sys

@@ -122,7 +122,8 @@ def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, A
         lacks = [each for each in _NEEDED if not record.get(each)]
         if lacks:
             hint = "the job has not ended, its node was lost, or an older version recorded it"
-            gaps.append((f"not in the record of {run.name}: {', '.join(lacks)}", hint))
+            message = f"not in the record of {run.name}: {', '.join(lacks)}"
+            gaps.append((message if lacks != ["ended"] else f"{run.name} has no end yet", hint))
         log = record.get("log", "")
         if os.path.isfile(log) and not os.access(log, os.R_OK):
             gaps.append(

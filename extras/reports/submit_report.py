@@ -28,9 +28,9 @@ from lib.script.render import render
 @click.option("--csv", "as_csv", is_flag=True, help="Without RUN: print CSV.")
 @click.option(
     "--since",
-    type=click.DateTime(["%Y-%m"]),
-    metavar="YYYY-MM",
-    help="Without RUN: leave out runs that began before this month.",
+    type=click.DateTime(["%Y-%m", "%Y"]),
+    metavar="YYYY[-MM]",
+    help="Without RUN: leave out runs that began before this month, or year.",
 )
 @click.option(
     "--runs",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from lib.configuration.runtimes import runtime_names
 from lib.configuration.tables import Key, Source, check_keys, check_value, keys_of
+from lib.script.errors import LongshipError
 
 Strings = tuple[str, ...]
 StringTable = Mapping[str, str]
@@ -198,6 +199,12 @@ def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
     given = check_value(prefix, tables, Key("table"), location)
     values: dict[str, Any] = {}
     known = {**_TOP, **_TABLES}
+    for name in given.keys() - known.keys():
+        tables_of = [each for each in KEYS if each.endswith(f".{name}")]
+        if tables_of:  # of a line above the first table, or in another one
+            raise LongshipError(
+                f'{location.below(name)}: unknown key "{name}"', f"write {tables_of[0]} = ..."
+            )
     for name, value in check_keys("", given, known, location, ("machines", "stacks")).items():
         if name in TABLES:
             values.update({f"{name}.{key}": each for key, each in value.items()})

@@ -212,6 +212,8 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
         raise LongshipError(f"{shown} is not UTF-8 text", "save it as UTF-8") from error
     except invalid as error:
         hint = 'quote strings: name = "value"' if language == "TOML" else f"look at: {path}"
+        if any(each in text for each in "\u201c\u201d\u2018\u2019"):
+            hint = 'replace its curly quotes by straight ones: "'
         if "twice" in str(error) or "overwrite" in str(error):
             hint = "define each table and key once: edit the existing lines"
         raise LongshipError(f"invalid {language} in {shown}: {error}", hint) from error

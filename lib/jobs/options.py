@@ -109,7 +109,8 @@ def read_options(
             options = _short_options(text)
         else:
             raise LongshipError(
-                f'not an sbatch option: "{text}"', f"put job arguments after --: -- {text}"
+                f'unexpected argument: "{text}"',
+                f"put job arguments after `--`, such as: -- {text}",
             )
         for name, value in options:
             if value is None and name in _WITH_VALUE:

@@ -86,10 +86,9 @@ venv_is_whole() {
   return 1
 }
 
-# venv_files VENV: print size and path of all files but bytecode, and that the list is complete.
+# venv_files VENV: print size and path of all its files but bytecode.
 venv_files() {
-  (cd -- "$1" && find bin lib pyvenv.cfg ! -type d ! -name '*.pyc' -printf '%s %p\n' | LC_ALL=C sort) &&
-    echo complete
+  (cd -- "$1" && find bin lib pyvenv.cfg ! -type d ! -name '*.pyc' -printf '%s %p\n' | LC_ALL=C sort)
 }
 
 # venv_find_lost VENV: set REPLY to the first file that has disappeared, or has another size, since
@@ -97,7 +96,8 @@ venv_files() {
 venv_find_lost() {
   REPLY='its list of files'
   if [[ $(tail -n 1 -- "$1/longship-files" 2>/dev/null) != complete ]]; then return; fi
-  REPLY=$(LC_ALL=C comm -23 "$1/longship-files" <(venv_files "$1" 2>/dev/null) 2>/dev/null) || :
+  REPLY=$(LC_ALL=C comm -23 "$1/longship-files" \
+    <({ venv_files "$1" || :; } 2>/dev/null; echo complete) 2>/dev/null) || :
   REPLY=${REPLY%%$'\n'*}
   REPLY=${REPLY#* }
 }
@@ -188,6 +188,7 @@ venv_compile() {
 # venv_activate INPUTS: mark the new venv as complete, and move the link to it.
 venv_activate() {
   { venv_files "$venv_new" >"$venv_new/longship-files" &&
+    echo complete >>"$venv_new/longship-files" &&
     printf '%s\n' "$1" >"$venv_new/longship-inputs" &&
     printf '%s\n' "${venv_overlay:-$base}" >"$venv_new/longship-base.partial"; } ||
     fail_writing "$venv_new" "cannot complete the venv $venv_new" 'see the line above'

@@ -67,6 +67,9 @@ def test_every_kind_of_value_is_taken(tmp_path):
     [
         ('machne = "jwb"', 'configuration.toml, line 1: unknown key "machne"', '"machine"'),
         ('\n[contaner]\nimage = "x"', 'line 2: unknown table "contaner"', '"container"'),
+        ('account = "me"', 'line 1: unknown key "account"', "write project.account = ..."),
+        ("[paths]\nx = 1\n[project]\n", 'line 2: unknown key "paths.x"', "valid values: "),
+        ("machine = \u201cjwb\u201d", "invalid TOML in configuration.toml", "curly quotes"),
         ('[container]\n\nimge = "x"', 'line 3: unknown key "container.imge"', '"image"'),
         ('container.imge = "x"', 'line 1: unknown key "container.imge"', '"image"'),
         ('container = { imge = "x" }', ': unknown key "container.imge"', '"image"'),

@@ -684,7 +684,7 @@ def test_training_takes_the_tokenizer_that_the_data_step_trained(
     ("name", "value", "message"),
     [
         ("TRAINING_TEXT", "{}/none.jsonl", "error: the text is missing: "),
-        ("TRAINING_VALIDATION_TEXT", "{}/broken.jsonl", "error: {}/broken.jsonl: the line at byte"),
+        ("TRAINING_VALIDATION_TEXT", "{}/broken.jsonl", "error: {}/broken.jsonl: line "),
         ("TRAINING_TOKENIZER", "{}", "error: cannot read the tokenizer {}: "),
         ("TRAINING_TOKENIZER", "{}/no end", "error: the tokenizer {}/no end has no eos_token"),
     ],

@@ -33,7 +33,7 @@ def see_only(site, *folders):
             "site/shell.salloc, site/strict.sbatch",
         ),
         ([None, "--steps", "1"], "unknown option: --steps 1", "-- --steps"),
-        ([None, "train.py"], 'not an sbatch option: "train.py"', "after --: "),
+        ([None, "train.py"], 'unexpected argument: "train.py"', "after `--`, such as: "),
         ([None, "--account="], "m requires --account", "project.account"),
         (["site/strict.sbatch"], "strict requires --mem", "--mem=VALUE"),
         ([None, "--output=$HOME/%j.log"], "sbatch expands neither ~ nor variables", "%u stands"),

@@ -135,9 +135,9 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
         (["-Z"], "sbatch has no option -Z", "valid values: "),
         (["--nodes"], "missing value: --nodes", "--nodes=VALUE"),
         (["-N"], "missing value: -N", "--nodes=VALUE"),
-        (["--hold", "train.py"], 'not an sbatch option: "train.py"', "after --: "),
-        (["-"], 'not an sbatch option: "-"', "after --: "),
-        ([""], 'not an sbatch option: ""', "after --: "),
+        (["--hold", "train.py"], 'unexpected argument: "train.py"', "after `--`, such as: "),
+        (["-"], 'unexpected argument: "-"', "after `--`, such as: "),
+        ([""], 'unexpected argument: ""', "after `--`, such as: "),
     ],
 )
 def test_what_is_no_option_is_told(typed, message, hint):
@@ -178,7 +178,7 @@ def test_option_of_a_newer_slurm_is_taken_from_a_header():
     [
         ("#SBATCH --comment='a", "a.sbatch, line 2: No closing quotation"),
         ("#SBATCH --nodes", "a.sbatch: missing value: --nodes"),
-        ("#SBATCH --nodes=2 two", 'a.sbatch: not an sbatch option: "two"'),
+        ("#SBATCH --nodes=2 two", 'a.sbatch: unexpected argument: "two"'),
         ("#SBATCH hetjob", "a.sbatch is a heterogeneous job, which Longship cannot start"),
     ],
 )

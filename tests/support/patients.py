@@ -95,6 +95,7 @@ class Patient(Clone):
         self.record_base(self.image)
         self.venv = self.scratch / f"venv_pytorch_{ARCH}"
         self.write(self.venv / "longship-base", f"{self.overlay}\n")
+        self.write(self.venv / "longship-files", "complete\n")
         (self.venv / "bin").mkdir()
         (self.venv / "bin/python").symlink_to("/usr/bin/python3")  # the image's
 

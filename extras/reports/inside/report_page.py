@@ -49,7 +49,8 @@ ON_NODES = [name for name, _ in ON_GPUS]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 NOTE = (
     "Thin lines are what was measured, thick lines their moving average, points the validation. "
-    "Dotted lines mark restarts; wall time does not include the time between jobs."
+    "Dotted lines mark the start of each job but the first; wall time does not include the time "
+    "between jobs."
 )
 
 
