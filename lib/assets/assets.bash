@@ -105,9 +105,12 @@ hub_make_tools() {
 
 # asset_record RECORD FILES NAME REPO: write the record of the files, with NAME as their directory.
 asset_record() {
-  local sums
-  sums=$(cd -- "$2" 2>/dev/null && find -L . -type f -printf '%P\0' |
-    xargs -0 -r -n 1 -P "$(nproc)" sha256sum -- | sed "s|  |  $3/|" | LC_ALL=C sort -k 2) || sums=
+  local sums=
+  if [[ -d $2 ]]; then # hf makes none for no file
+    sums=$(cd -- "$2" && find -L . -type f -printf '%P\0' |
+      xargs -0 -r -n 1 -P "$(nproc)" sha256sum -- | sed "s|  |  $3/|" | LC_ALL=C sort -k 2) ||
+      fail "cannot read the files of $4 in $2" 'see the line above; then run the command again'
+  fi
   [[ -n $sums ]] || fail "include and exclude select no file of $4" \
     'correct include and exclude in [[assets]] of configuration.toml'
   # sha256sum escapes names with a newline or a backslash

@@ -49,10 +49,11 @@ class JobCommand(click.Command):
                 f"{first} is an option of sbatch, which must follow {subject.metavar}",
                 call("python3", *ctx.command_path.split(), job or subject.metavar, *words, *after),
             )
-        meant = dict.fromkeys(find_verbs("doctor"), f"python3 doctor.py {first}")
-        meant.update(_ELSEWHERE)
-        if first in meant and not os.path.exists(first):
-            raise WrongCall(f'unknown verb: "{first}"', f"run: {meant[first]}")
+        if first and not os.path.exists(first):
+            meant = dict.fromkeys(find_verbs("doctor"), f"python3 doctor.py {first}")
+            meant.update(_ELSEWHERE)
+            if first in meant:
+                raise WrongCall(f'unknown verb: "{first}"', f"run: {meant[first]}")
         if first.startswith("-"):
             own = [name for each in self.params for name in each.opts]
             raise click.NoSuchOption(first.partition("=")[0], possibilities=own, ctx=ctx)

@@ -115,7 +115,8 @@ def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
         for each in find_files(runs, f"{glob.escape(job)}-*/record.json"):
             found = readable_values(each)
             # clusters can share a file system, and each has a job of this ID
-            if is_own(each.parent) and found.get("cluster", "") in ("", cluster):
+            is_here = not cluster or found.get("cluster", "") in ("", cluster)
+            if is_here and is_own(each.parent):
                 run, record = each.parent, found
         before = earlier_seconds(record)
         if run and state == "PENDING":

@@ -122,15 +122,22 @@ venv_create() {
 # whatever place the installer has put it.
 venv_check_packages() {
   local output word present= # not `image`: that is the runtime's, in `inside`
+  local -i code=0
   local -a files=()
-  local -r functions=$longship_library/packages/inside
-  if [[ $base != host ]]; then present=$(inside python3 "$functions" layer_venv.print_packages); fi
+  local -r functions=$longship_library/packages/inside look="read Python's output above"
+  if [[ $base != host ]]; then
+    present=$(inside python3 "$functions" layer_venv.print_packages) ||
+      fail "cannot list the packages of $base" "$look"
+  fi
   for word in ${requirements[@]+"${requirements[@]}"}; do
     if [[ $word != -r ]]; then files+=("$word"); fi
   done
-  output=$(inside "$1/bin/python" "$functions" layer_venv.check "$present" ${files[@]+"${files[@]}"} 2>&1) ||
+  output=$(inside "$1/bin/python" "$functions" layer_venv.check "$present" ${files[@]+"${files[@]}"}) || code=$?
+  if ((code == 3)); then
     fail "the new environment lacks ${output%%$'\n'*}; the active one is unchanged" \
       "look for an option that redirects an installation: python3 container_run.py python3 -m pip config list"
+  fi
+  ((code == 0)) || fail "cannot list the packages of the new environment $1" "$look"
 }
 
 # venv_install_packages IMAGE_TORCH: install the packages of the lock file, or the newest versions.

@@ -43,6 +43,8 @@ sif_forget_options() {
       BIND | BINDPATH)
         IFS=, read -r -a paths <<<"${!variable}"
         for path in ${paths[@]+"${paths[@]}"}; do
+          # the options of a bind are separated by commas too, and a backslash escapes one
+          case $path in ro | rw | id=* | image-src=* | *\\*) continue ;; esac
           [[ -e ${path%%:*} ]] || fail "$variable names a path that does not exist: ${path%%:*}" \
             "correct it, or run: unset $variable"
         done

@@ -265,7 +265,7 @@ def test_options_of_the_runtime_are_not_those_of_the_callers_shell(prepared, tmp
         "APPTAINER_PWD": "/",
         "SINGULARITYENV_CC": "/of the host",
     }
-    kept = {"HF_TOKEN": SECRET, "APPTAINER_BIND": f"{tmp_path}:/mnt"}
+    kept = {"HF_TOKEN": SECRET, "APPTAINER_BIND": f"{tmp_path}:/mnt:rw,ro"}
     words = ["sh", "-c", 'pwd; ls /mnt; echo "[$PYTHONPATH] [$CC] [$HF_TOKEN]"']
     (tmp_path / "a file").touch()
     done = clone.container_run(*words, env={**asked, **kept}, cwd=tmp_path)

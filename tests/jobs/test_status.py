@@ -27,7 +27,8 @@ def show(tmp_path, monkeypatch):
 
     def report(queued, record, form=status.status, *, of_others=False):
         (tmp_path / "squeue").write_text(f"#!/bin/bash\necho '{queued}'\n")
-        (tmp_path / "scontrol").write_text("#!/bin/bash\necho 'ClusterName             = one'\n")
+        said = f"ClusterName             = {report.cluster}" if report.cluster else ""
+        (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho '{said}'\n[[ '{said}' ]]\n")
         for each in ("squeue", "scontrol"):
             (tmp_path / each).chmod(0o755)
         folder = tmp_path / "runs/7-train"
@@ -41,6 +42,7 @@ def show(tmp_path, monkeypatch):
             patched.setattr("os.geteuid", lambda: user + 1 if of_others else user)
             return form(tmp_path / "runs").text
 
+    report.cluster = "one"
     yield report
     monkeypatch.undo()
     time.tzset()
@@ -79,6 +81,12 @@ def test_run_of_a_cluster_that_shares_the_files_is_not_that_of_the_job(show):
     queued = "7|RUNNING|30:00|1:00:00|1|None|train"
     assert "GPU-hours" in show(queued, {**RECORD, "cluster": "one"})
     assert "GPU-hours" not in show(queued, {**RECORD, "cluster": "other"})
+
+
+def test_run_is_shown_where_slurm_does_not_name_its_cluster(show, tmp_path):
+    queued = "7|RUNNING|30:00|1:00:00|1|None|train"
+    show.cluster = ""
+    assert "GPU-hours" in show(queued, {**RECORD, "cluster": "one"})
 
 
 def test_reason_that_slurm_does_not_give_is_not_shown(show):

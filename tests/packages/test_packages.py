@@ -224,6 +224,19 @@ def test_package_that_needs_torch_to_be_built_is_told(said, bash):
     assert hint == "hint: three ways: docs/how-to/packages.md#when-it-fails"
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (3, "the new environment lacks six of r.txt; the active one is unchanged"),
+        (1, "cannot list the packages of the new environment /v"),
+    ],
+)
+def test_check_that_fails_is_not_taken_for_a_lost_package(code, error, bash):
+    inside = f"inside() {{ echo 'six of r.txt'; return {code}; }}"
+    done = bash("base=host", inside, "venv_check_packages /v")
+    assert done.returncode == 1 and done.stderr.splitlines()[-2] == f"error: {error}"
+
+
 def test_full_disk_is_told_before_pip_is_tried(bash):
     done = bash("uv_find", said="Error: [Errno 28] No space left on device")
     error, hint = done.stderr.splitlines()[-2:]

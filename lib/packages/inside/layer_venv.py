@@ -33,7 +33,10 @@ def print_packages():
 
 
 def check(image, *requirements):
-    """Exit if this Python lacks a package of the image, or one of the files of requirements."""
+    """Print what this Python lacks of the image's packages, and of the files of requirements.
+
+    The exit code is then 3, which is not that of an error of Python's.
+    """
     expected = dict.fromkeys(image.split(), "the image")
     for path, line in (each for file in requirements for each in requirement_lines(file, "r")):
         wanted = _NAME.match(line)
@@ -42,7 +45,8 @@ def check(image, *requirements):
     found = _found()
     lost = [f"{name} of {where}" for name, where in expected.items() if name not in found]
     if lost:
-        sys.exit("\n".join(lost))
+        print(*lost, sep="\n")
+        sys.exit(3)
 
 
 def layer(overlay):
