@@ -69,7 +69,7 @@ lock_take() {
   (set +m && exec {file}<&- && lock_beat "$lock") >/dev/null 2>&1 </dev/null &
   set +m
   lock_hearts+=($!)
-  disown
+  disown 2>/dev/null || : # it has ended
   at_exit_arm
   lock_remove_dead "$lock"
 }

@@ -390,6 +390,13 @@ def test_left_over_removal_is_no_reason_to_wait(start, tmp_path):
     assert list(tmp_path.glob("lock*")) == []
 
 
+def test_lock_whose_refreshing_process_ends_at_once_is_held(start, tmp_path):
+    """As where the machine has no more processes, or is suspended in between."""
+    ended = "sleep() { exit 7; }; disown() { wait $! || :; builtin disown; }"
+    assert finish(start(ended, *TAKEN, call("lock_run", tmp_path / "lock", "work"))) == (0, "")
+    assert list(tmp_path.glob("lock*")) == []
+
+
 def test_removal_of_another_host_is_waited_for_with_a_message(start, tmp_path):
     abandon(tmp_path / "lock", os.uname().nodename, 1 << 22)
     removal = abandon(tmp_path / "lock.lock", "another-host", 1).parent / "lock.lock.lock"
