@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained model on this machine. Completed steps are skipped on later runs.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh quickstart.sh
 set -euo pipefail
 unset CDPATH # with it, cd looks elsewhere
 cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")"

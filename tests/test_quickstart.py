@@ -20,6 +20,11 @@ def test_help_starts_nothing(option, run, clean_environment):
     assert done.stdout.startswith("Usage: ./quickstart.sh\n") and done.stderr == ""
 
 
+def test_shell_without_arrays_hands_over_to_bash(run, clean_environment):
+    done = run(["sh", SCRIPT, "--help"], env=clean_environment)
+    assert done.stdout.startswith("Usage: ./quickstart.sh\n") and done.stderr == ""
+
+
 @pytest.mark.parametrize("words", [["--hlep"], ["--dry-run"], ["train.py"]])
 def test_unknown_argument_is_refused(words, run):
     done = run([SCRIPT, *words], check=False)

@@ -114,7 +114,8 @@ def _read(path: Path, root: Path, known: list[str]) -> dict[str, Layer]:
 
 def _check_known(kind: str, name: str, there: list[str], location: str = "") -> None:
     if name not in there:
-        raise LongshipError(f'{location}unknown {kind}: "{name}"', suggest(name, there))
+        more = "; full names: docs/sites.md" if kind == "machine" else ""
+        raise LongshipError(f'{location}unknown {kind}: "{name}"', suggest(name, there) + more)
 
 
 def _named_layers(

@@ -242,7 +242,7 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     if not path.startswith("/"):
         raise LongshipError(
             f'{key} in {origin} is "{text}", which is not an absolute path',
-            f'start it with / or ~: "~/{text}"',
+            "write the whole path" if text[:1] == "~" else f'start it with / or ~: "~/{text}"',
         )
     if "\n" in path:
         raise LongshipError(f"{key} in {origin} contains a newline: {path!r}", "remove it")

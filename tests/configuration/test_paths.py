@@ -96,7 +96,7 @@ def test_variable_is_taken_as_it_is(value, repository):
         ("/p/{acount}/x", "{acount} is unknown", "{account}"),
         ("$NOT_SET/x", "variable $NOT_SET is not set", "configuration.local.toml"),
         ("scratch", "is not an absolute path", 'start it with / or ~: "~/scratch"'),
-        ("~other/x", "is not an absolute path", ""),
+        ("~other/x", "is not an absolute path", "write the whole path"),
         ("", "is not an absolute path", ""),
     ],
 )

@@ -129,6 +129,7 @@ def test_machine_is_recognised_unless_named(repository):
     ("options", "message", "hint"),
     [
         ({"machine": "loacl"}, 'unknown machine: "loacl"', 'did you mean "local"?'),
+        ({"machine": "JUWELS"}, 'unknown machine: "JUWELS"', "full names: docs/sites.md"),
         ({"stack": "pytroch"}, 'unknown stack: "pytroch"', 'did you mean "pytorch"?'),
     ],
 )

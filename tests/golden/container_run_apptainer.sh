@@ -78,11 +78,12 @@ for longship_packages in ${PYTHONPATH:+"$VIRTUAL_ENV"/lib/python*/site-packages}
 case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
   printf '"'"'%s\n'"'"' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
   exit 126; } ;; esac
-command -v -- "$1" >/dev/null || {
+case $1 in cd | export | source) false ;; *) command -v -- "$1" >/dev/null ;; esac || {
   printf '"'"'%s\n'"'"' "error: command not found inside the environment: \"$1\"" >&2
   case $1 in
     *'"'"' '"'"'*) echo "hint: type it without the quotes around it: $1" ;;
     *.py) echo "hint: run: python $*" ;;
+    cd | export | source) echo "hint: run: bash -c '"'"'$1 ... && COMMAND'"'"'" ;;
     *) echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install; or choose an image that has it: container.image in configuration.toml" ;;
   esac >&2
   exit 127

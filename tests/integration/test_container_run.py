@@ -65,6 +65,7 @@ def test_missing_command_ends_with_127(clone):
             "type it without the quotes around it: python train.py --steps 5",
         ),
         (["train.py", "--steps", "5"], "run: python train.py --steps 5"),
+        (["cd", "/tmp", "&&", "ls"], "run: bash -c 'cd ... && COMMAND'"),
     ],
 )
 def test_command_that_means_another_is_told(words, meant, prepared):
