@@ -80,4 +80,5 @@ Next steps:
                                train longer, use a larger model or your own text
   python3 container_run.py     open a shell inside the environment
   configuration.toml           set your project, account and machines
+  docs/tutorial.md             from here to a job on two nodes
 EOF

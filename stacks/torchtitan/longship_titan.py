@@ -9,6 +9,7 @@ trainer that writes a checkpoint before the time limit.
 import importlib
 import json
 import os
+import re
 import runpy
 import signal
 import struct
@@ -344,7 +345,7 @@ class Trainer(trainer.Trainer):
 def configuration() -> Trainer.Config:
     """Return TorchTitan's configuration of the model in the settings, with our components."""
     model, flavor = os.environ["TRAINING_MODEL"], os.environ["TRAINING_FLAVOR"]
-    name = f"{model}_{flavor}".lower().replace(".", "_")
+    name = re.sub(r"\W", "_", f"{model}_{flavor}".lower())  # qwen3_30b_a3b
     hint = "set model, flavor and config in [training] of configuration.toml"
     try:
         if file := os.environ["TRAINING_CONFIG"]:

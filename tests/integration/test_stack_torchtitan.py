@@ -372,6 +372,12 @@ def test_configuration_can_be_ones_own(python, arguments_of, tmp_path):
     assert json.loads(done.stdout.splitlines()[-2])["training"]["max_norm"] == 0.5
 
 
+def test_flavor_is_written_as_in_torchtitan(python, arguments_of):
+    qwen = {"TRAINING_MODEL": "qwen3", "TRAINING_FLAVOR": "30B-A3B"}
+    done = python(PARSE, *arguments_of(""), **qwen)
+    assert json.loads(done.stdout.splitlines()[-2])["model_spec"]["flavor"] == "30B-A3B"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
