@@ -41,7 +41,8 @@ _EMPTY: _Row = {
     **{"id": "", "name": "", "state": "ENDED", "nodes": None, "elapsed_seconds": None},
     **{"limit_seconds": None, "reason": "", "cost": None, "cost_unit": "", "exit_code": None},
     **{"ended": "", "failed": "", "attempts": [], "log": "", "last_line": "", "run": ""},
-    **{"values": "", "used": ""},  # of a task of an array; what the job has used
+    # of a task of an array; of the job; what the job has used
+    **{"values": "", "arguments": "", "used": ""},
 }
 
 
@@ -194,11 +195,10 @@ def _row(run: Path | None, record: Mapping[str, str], **values: Any) -> _Row:
     last_line = _last_line(recorded["log"])
     of_extras, _ = values_of(run or Path(os.devnull), record)
     numbers = {name: number(text) for name, text in of_extras.items()}
-    varied = record.get("values", "")
-    with suppress(ValueError):  # of a damaged record
-        varied = shlex.join(shlex.split(varied))
-    found = {"last_line": last_line, "run": str(run or ""), "values": varied}
-    found["used"] = of_extras.get("used", "")
+    found = {"last_line": last_line, "run": str(run or ""), "used": of_extras.get("used", "")}
+    for name in ("values", "arguments"):
+        with suppress(ValueError):  # of a damaged record
+            found[name] = shlex.join(shlex.split(record.get(name, "")))
     return {**_EMPTY, **numbers, **values, **recorded, **found}
 
 
@@ -233,13 +233,18 @@ def _table(runs: Path, jobs: list[tuple[_Row, str, str]], width: int) -> Iterato
         yield form.format(row["id"], row["name"], row["state"], elapsed, limit, nodes, cost)
         if row["state"] == "PENDING" and row["reason"] not in ("", "None"):
             yield f"    pending: {row['reason']}"
-        if row["values"]:
-            yield f"    {row['values']}"[:width]
+        yield from (each[:width] for each in _words_line(row))
         if row["used"]:
             yield _used_line(row)
         yield from (f"    {each}" for each in row["attempts"][-1:])
         if row["last_line"]:
             yield f"    {row['last_line'].expandtabs()[: min(width - 4, 110)]}"
+
+
+def _words_line(row: _Row) -> Iterator[str]:
+    """Return what tells jobs of the same name apart: their arguments."""
+    if words := row["values"] or row["arguments"]:
+        yield f"    {words}"
 
 
 def _used_line(row: _Row) -> str:
@@ -257,8 +262,7 @@ def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[
             f"{row['id']:<12} {row['name']:<16.16} {row['ended'] or 'end time unknown'}  "
             f"exit code {code}  {row['failed']}"
         )
-        if row["values"]:
-            yield f"    {row['values']}"
+        yield from _words_line(row)
         if row["used"] or row["cost"] is not None:
             yield _used_line(row)
         yield from (f"    {each}" for each in row["attempts"][-1:])

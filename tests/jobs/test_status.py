@@ -89,6 +89,12 @@ def test_run_is_shown_where_slurm_does_not_name_its_cluster(show, tmp_path):
     assert "GPU-hours" in show(queued, {**RECORD, "cluster": "one"})
 
 
+def test_jobs_of_one_name_are_told_apart_by_their_arguments(show):
+    record = {**RECORD, "arguments": "'--steps' '5 000'"}
+    assert "\n    --steps '5 000'\n" in show("7|RUNNING|30:00|1:00:00|1|None|train", record)
+    assert "\n    --steps '5 000'\n" in show("", {**record, "ended": "2026-01-02T04:00:00Z"})
+
+
 def test_reason_that_slurm_does_not_give_is_not_shown(show):
     assert "pending" not in show("7|PENDING|0:00|1:00:00|1|None|train", RECORD)
 
