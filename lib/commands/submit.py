@@ -14,7 +14,7 @@ from lib.commands import Invocation
 from lib.commands.options import WrongCall, complete, script_options
 from lib.commands.verbs import WithVerbs, find_verbs
 from lib.configuration.sites import load_machines
-from lib.jobs.job_files import check_machine, read_job_file
+from lib.jobs.job_files import JobFile, check_machine, read_job_file
 from lib.jobs.options import Option, is_option, split_typed
 from lib.jobs.preview import preview
 from lib.jobs.request import Asked
@@ -115,6 +115,16 @@ def submission_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def read_job(invocation: Invocation, job: str) -> tuple[Invocation, JobFile]:
+    """Read a job script; return it, and the invocation for the machine that it is for."""
+    read = read_job_file(Path(ROOT), job, verbs=(str(each.name) for each in submit.shown_verbs()))
+    machines = load_machines(Path(ROOT))
+    check_machine(Path(ROOT), read, invocation.settings.machine.name, machines)
+    if read.machine in machines:
+        invocation = invocation.changed(machine=read.machine)
+    return invocation, read
+
+
 @click.command(
     cls=_Submit,
     context_settings={"ignore_unknown_options": True, "max_content_width": 100},
@@ -139,11 +149,7 @@ def submit(
     checkpoint and evaluates it, once the training has completed. In a job array (--array), each
     task replaces @{FILE} in its arguments by a line of FILE; task 0 takes the first line.
     """
-    read = read_job_file(Path(ROOT), job, verbs=(str(each.name) for each in submit.shown_verbs()))
-    machines = load_machines(Path(ROOT))
-    check_machine(Path(ROOT), read, invocation.settings.machine.name, machines)
-    if read.machine in machines:
-        invocation = invocation.changed(machine=read.machine)
+    invocation, read = read_job(invocation, job)
     request = request_of(invocation.environment("job"), read, typed, arguments, asked)
     script = render(invocation.title(f"submit.py {job}"), submit_lines(request))
     invocation.finish(script, _NAME, later=lambda: preview(request, invocation.title))

@@ -81,7 +81,7 @@ def together(costs: Sequence[Cost]) -> Cost:
     """Describe what is submitted at once, and the cost of all of it."""
     if len(costs) == 1:
         return costs[0]
-    words = "; then ".join(each.words for each in costs)
+    words = "; then ".join(each.words for each in costs if each.words)
     amounts = [each.amount for each in costs if each.amount is not None]
     if len(amounts) < len(costs):
         return Cost(words, is_unclear=any(each.is_unclear for each in costs))

@@ -1,0 +1,176 @@
+"""A scaling study: its jobs, and what they have measured."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from lib.configuration.paths import Paths
+from lib.configuration.stacks import load_stack
+from lib.configuration.tables import find_files
+from lib.jobs.runs import values_of
+from lib.script.errors import LongshipError
+from lib.script.output import number
+from lib.script.records import read_file, readable_values
+from lib.script.trust import is_own
+
+
+class Study(NamedTuple):
+    """What was asked for; the file that describes it is written before its first job."""
+
+    name: str
+    job: str  # the job script
+    machine: str
+    stack: str
+    nodes: tuple[int, ...]  # in ascending order
+    trials: int
+    steps: int
+    batch: int  # sequences per step; of a weak study, on the fewest nodes
+    weak: bool
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def warm_up(self) -> int:
+        """The steps that are not counted: the first fifth."""
+        return self.steps // 5
+
+    def label(self, nodes: int, trial: int) -> str:
+        """Return the name of a job, and of the directory with its results."""
+        return f"{self.name}-n{nodes}-t{trial}"
+
+    def batch_on(self, nodes: int) -> int:
+        """Return the sequences of a step on so many nodes."""
+        return self.batch * nodes // self.nodes[0] if self.weak else self.batch
+
+
+class Trial(NamedTuple):
+    """A job of a study, and what it has measured after the warm-up."""
+
+    nodes: int
+    state: str  # completed; or why it does not count
+    run: Path | None = None
+    record: dict[str, str] = {}
+    speeds: tuple[float, ...] = ()  # tokens/s of each step
+    mfus: tuple[float, ...] = ()
+
+
+def study_file(paths: Paths, name: str) -> Path:
+    """Return the file that describes a study."""
+    return paths.runs / "scaling" / f"{name}.json"
+
+
+def read_study(paths: Paths, name: str) -> Study:
+    """Read the description of a study."""
+    known = [each.stem for each in find_files(study_file(paths, "*").parent, "*.json")]
+    if name not in known:
+        raise LongshipError(
+            f'no study "{name}" in {study_file(paths, name).parent}',
+            f"studies: {', '.join(known)}"
+            if known
+            else "submit one: python3 submit.py scale --help",
+        )
+    try:
+        values = json.loads(read_file(study_file(paths, name)))
+        listed = {each: tuple(values[each]) for each in ("nodes", "arguments")}
+        return Study(**{**values, **listed})
+    except (OSError, TypeError, KeyError, ValueError) as error:
+        raise LongshipError(
+            f"cannot read {study_file(paths, name)}: {error}", "submit the study again"
+        ) from error
+
+
+def trials_of(paths: Paths, study: Study) -> Iterator[Trial]:
+    """Yield all trials of a study, also those without a run."""
+    for nodes in study.nodes:
+        for each in range(1, study.trials + 1):
+            pattern = f"*-{glob.escape(study.label(nodes, each))}/record.json"
+            runs = [path.parent for path in find_files(paths.runs, pattern) if is_own(path.parent)]
+            records = [(readable_values(run / "record.json"), run) for run in runs]
+            if records:
+                record, run = max(records, key=lambda found: found[0].get("started", ""))
+                yield _trial(paths, study, nodes, run, record)
+            else:
+                yield Trial(nodes, "not started")
+
+
+def _trial(paths: Paths, study: Study, nodes: int, run: Path, record: dict[str, str]) -> Trial:
+    code = record.get("exit_code", "")
+    if not record.get("ended"):
+        return Trial(nodes, "no end recorded", run, record)
+    if code != "0" or record.get("stopped"):
+        why = record.get("failed") or f"exit code {code or 'unknown'}"
+        return Trial(nodes, f"failed: {why}", run, record)
+    metrics, outputs = load_stack(paths.root, study.stack).metrics, run / "outputs"
+    files = [path for each in metrics["files"] for path in find_files(outputs, each)]
+    speeds, mfus = [], []
+    for path in files:
+        for step, line in _lines(path):
+            if study.warm_up < step <= study.steps:
+                speeds += _numbers(line.get(metrics["speed"]))
+                mfus += _numbers(line.get("mfu"))
+    if not speeds:
+        return Trial(nodes, f"no {metrics['speed']} in {outputs}", run, record)
+    return Trial(nodes, "completed", run, record, tuple(speeds), tuple(mfus))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield step and values of each whole line of JSON."""
+    try:
+        text = read_file(file, 1 << 28).decode(errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        try:
+            values = json.loads(line)
+            yield int(values["step"]), values
+        except (KeyError, TypeError, ValueError, RecursionError):
+            continue
+
+
+def _numbers(value: Any) -> list[float]:
+    return [float(value)] if isinstance(value, (int, float)) and value > 0 else []
+
+
+def rows_of(trials: list[Trial], count: int) -> list[dict[str, Any]]:
+    """Return what was measured on each number of nodes; None is what was not.
+
+    Speed-up and efficiency are relative to the fewest nodes on which a trial has completed.
+    """
+    rows: list[dict[str, Any]] = []
+    first: dict[str, Any] = {}
+    for nodes in dict.fromkeys(each.nodes for each in trials):
+        done = [each for each in trials if each.nodes == nodes and each.state == "completed"]
+        row: dict[str, Any] = {"nodes": nodes, "trials": f"{len(done)} of {count}"}
+        if done:
+            row.update(_measured(done))
+            first = first or row
+            row["speed_up"] = row["tokens_per_s"] / first["tokens_per_s"]
+            shares = (row["gpus"] or nodes) / (first["gpus"] or first["nodes"])
+            row["efficiency_percent"] = 100 * row["speed_up"] / shares
+        rows.append(row)
+    return rows
+
+
+def _measured(done: list[Trial]) -> dict[str, Any]:
+    speeds = [speed for each in done for speed in each.speeds]
+    low, _, high = quantiles(speeds) if len(speeds) > 1 else speeds * 3
+    mfus = [mfu for each in done for mfu in each.mfus]
+    used = [values_of(each.run or Path(os.devnull), each.record)[0] for each in done]
+    energy = [number(each.get("energy_kwh", "")) for each in used]
+    shares = [number(each.get("gpu_utilisation_percent", "")) for each in used]
+    price, speed = number(done[0].record.get("cost_per_hour", "")), median(speeds)
+    return {
+        "gpus": number(done[0].record.get("gpus", "")) or 0,
+        "tokens_per_s": speed,
+        "quartiles": (low, high),
+        "mfu_percent": 100 * median(mfus) if mfus else None,
+        "gpu_use_percent": None if None in shares else sum(shares) / len(shares),  # type: ignore[arg-type]
+        "energy_kwh": None if None in energy else sum(energy),  # type: ignore[arg-type]
+        "cost_per_million_tokens": None if price is None else price / 3600 / speed * 1e6,
+        "cost_unit": done[0].record.get("cost_unit", ""),
+    }
