@@ -1,4 +1,4 @@
-"""Scaling studies: `submit.py scale` trains on several numbers of nodes, and reports the efficiency.
+"""Scaling studies: `submit.py scale` trains on several numbers of nodes and compares the speed.
 
 docs/how-to/scaling_study.md
 """

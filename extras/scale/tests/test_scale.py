@@ -1,0 +1,140 @@
+"""Scaling studies: what is submitted, and what is made of the measurements."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from extras.scale.scale_report import _csv, _table
+from extras.scale.study import Study, Trial, read_study, rows_of, study_file, trials_of
+from lib import ROOT
+from lib.configuration.paths import derive_paths
+from lib.script.errors import LongshipError
+
+STUDY = Study(
+    "s", "local/run_training_local.sbatch", "local", "pytorch", (1, 2, 4), 2, 10, 8, False
+)
+
+
+def write_run(runs, job, label, speeds, **values):
+    """Write what a job of a study leaves: its record, and the metrics of its steps."""
+    run = runs / f"{job}-{label}"
+    (run / "results").mkdir(parents=True)
+    record = {
+        **{"job": str(job), "nodes": "1", "gpus": "4", "started": "2026-01-02T03:00:00Z"},
+        **{"ended": "2026-01-02T04:00:00Z", "exit_code": "0", "cost_per_hour": "36", **values},
+    }
+    (run / "record.json").write_text(json.dumps(record, indent=2) + "\n")
+    lines = [{"step": n, "tokens_per_s": x, "mfu": 0.4} for n, x in enumerate(speeds, 1)]
+    text = "".join(f"{json.dumps(each)}\n" for each in lines)
+    (run / "results/metrics.jsonl").write_text(f'{text}nothing\n{{"step": ')
+    (run / "outputs").symlink_to(run / "results")
+    return run
+
+
+@pytest.fixture
+def paths(repository):
+    settings, _ = repository.settings_and_paths()
+    return derive_paths(settings)
+
+
+@pytest.fixture
+def command(run, clean_environment, tmp_path):
+    """Give a function that runs an entry script of this clone, in a new home directory."""
+
+    def type_in(script, *words, check=True):
+        env = {**clean_environment, "HOME": str(tmp_path), "LONGSHIP_MACHINE": "local"}
+        return run([sys.executable, Path(ROOT, script), *words], env=env, cwd=ROOT, check=check)
+
+    return type_in
+
+
+def test_trials_are_found_by_name_and_none_is_left_out(paths):
+    write_run(paths.runs, 1, "s-n1-t1", [1, 1, *[100] * 8])
+    write_run(paths.runs, 2, "s-n1-t2", [5], exit_code="1", failed="task 0: no memory")
+    write_run(paths.runs, 3, "s-n2-t1", [200] * 10, ended="")
+    write_run(paths.runs, 4, "s-n2-t2", [])
+    write_run(paths.runs, 5, "other-s-n4-t1-x", [9] * 10)
+    found = list(trials_of(paths, STUDY))
+    assert [each.state for each in found] == [
+        "completed",
+        "failed: task 0: no memory",
+        "no end recorded",
+        f"no tokens_per_s in {paths.runs / '4-s-n2-t2/outputs'}",
+        *["not started"] * 2,
+    ]
+    assert found[0].speeds == (100.0,) * 8  # the first fifth is warm-up
+    rows = rows_of(found, STUDY.trials)
+    assert [each["trials"] for each in rows] == ["1 of 2", "0 of 2", "0 of 2"]
+    assert rows[0]["cost_per_million_tokens"] == pytest.approx(36 / 3600 / 100 * 1e6)
+
+
+def test_efficiency_is_that_of_the_gpus_relative_to_the_fewest_nodes():
+    def trial(nodes, *speeds):
+        return Trial(nodes, "completed", None, {"gpus": str(4 * nodes)}, speeds)
+
+    trials = [trial(1, 99, 100, 101), trial(2, 150, 160), trial(2, 160, 170), Trial(4, "failed: x")]
+    first, second, third = rows_of(trials, 2)
+    assert (first["speed_up"], first["efficiency_percent"]) == (1, 100)
+    assert (second["tokens_per_s"], second["speed_up"], second["efficiency_percent"]) == (
+        160,
+        1.6,
+        80,
+    )
+    assert "speed_up" not in third
+    assert "80 %" in _table([first, second, third]).splitlines()[2]
+    rows = list(csv.DictReader(io.StringIO(_csv([first, second, third]))))
+    assert (rows[1]["tokens_per_s"], rows[1]["lower_quartile"]) == ("160.0", "152.5")
+    assert rows[2]["tokens_per_s"] == ""
+
+
+def test_weak_study_has_the_same_sequences_per_node():
+    weak = STUDY._replace(weak=True)
+    assert [weak.batch_on(each) for each in weak.nodes] == [8, 16, 32]
+    assert [STUDY.batch_on(each) for each in weak.nodes] == [8, 8, 8]
+
+
+def test_study_is_read_as_it_was_written(paths):
+    with pytest.raises(LongshipError, match='no study "s"') as error:
+        read_study(paths, "s")
+    assert error.value.hint == "submit one: python3 submit.py scale --help"
+    file = study_file(paths, "s")
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(STUDY._asdict()))
+    assert read_study(paths, "s") == STUDY
+    with pytest.raises(LongshipError) as error:
+        read_study(paths, "t")
+    assert error.value.hint == "studies: s"
+    file.write_text('{"name": "s"')
+    with pytest.raises(LongshipError, match="cannot read"):
+        read_study(paths, "s")
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--nodes=2"], "at least two numbers of nodes", "--nodes 1,2,4"),
+        (["--nodes=2,two"], "not numbers of nodes", ""),
+        (["--nodes=1,2"], "the sequences of a step are not set", "--batch N"),
+        (["--nodes=2,3", "--batch=3", "--weak"], "3 sequences on 2 nodes", "a multiple of 2"),
+        (["--nodes=1,2", "--batch=8", "--chain=2"], "--chain and --after cannot", "leave them out"),
+        (["--nodes=1,2", "--batch=8", "--array=0-1%1"], "--array cannot be used", "leave them"),
+        (["--nodes=1,2", "--batch=8", "--stack=trl"], "has no settings for steps", "scaling_study"),
+    ],
+)
+def test_study_that_measures_nothing_is_refused(words, message, hint, command):
+    done = command("submit.py", "scale", STUDY.job, *words, "--dry-run", check=False)
+    assert done.returncode and message in done.stderr and hint in done.stderr, done.stderr
+
+
+def test_settings_of_a_stack_are_those_of_each_job(command):
+    words = ["--stack=megatron-lm", "--nodes=1,2", "--weak", "--batch=16", "--name=s", "--steps=20"]
+    plan = command("submit.py", "scale", STUDY.job, *words, "--dry-run").stdout
+    for nodes, batch in ((1, 16), (2, 32)):
+        settings = f'"steps": 20,\n    "run_name": "s-n{nodes}-t1",\n    "global_batch": {batch}'
+        assert settings in plan
+    assert plan.index("\n  submission_test ") < plan.index("\n  scale_begin ")
+    assert plan.index("\n  scale_begin ") < plan.index("\n  submission_send ")
