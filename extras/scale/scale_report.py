@@ -28,7 +28,8 @@ _COLUMNS = {
     "gpus": ("GPUs", "{}"),
     "trials": ("trials", "{}"),
     "tokens_per_s": ("tokens/s", "{:,.0f}"),
-    "quartiles": ("quartiles", "{0[0]:,.0f} to {0[1]:,.0f}"),
+    "lower_quartile": ("from", "{:,.0f}"),
+    "upper_quartile": ("to", "{:,.0f}"),
     "speed_up": ("speed-up", "{:.2f}"),
     "efficiency_percent": ("efficiency", "{:.0f} %"),
     "mfu_percent": ("MFU", "{:.1f} %"),
@@ -84,12 +85,9 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     text = io.StringIO()
-    names = [each for each in _COLUMNS if each != "quartiles"]
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow([*names, "lower_quartile", "upper_quartile"])
-    table.writerows(
-        [*(row.get(name) for name in names), *row.get("quartiles", ("", ""))] for row in rows
-    )
+    table = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
     return text.getvalue()
 
 

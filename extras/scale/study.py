@@ -6,6 +6,7 @@ import glob
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from lib.configuration.tables import find_files
 from lib.jobs.runs import values_of
 from lib.script.errors import LongshipError
 from lib.script.output import number
-from lib.script.records import read_file, readable_values
+from lib.script.records import content_of, read_file, readable_values
 from lib.script.trust import is_own
 
 
@@ -119,17 +120,11 @@ def _trial(paths: Paths, study: Study, nodes: int, run: Path, record: dict[str, 
 
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield step and values of each whole line of JSON."""
-    try:
-        text = read_file(file, 1 << 28).decode(errors="replace")
-    except OSError:
-        return
-    for line in text.splitlines():
-        try:
+    """Yield step and values of each line that is whole."""
+    for line in content_of(file, 1 << 28).splitlines():
+        with suppress(KeyError, TypeError, ValueError, RecursionError):
             values = json.loads(line)
             yield int(values["step"]), values
-        except (KeyError, TypeError, ValueError, RecursionError):
-            continue
 
 
 def _numbers(value: Any) -> list[float]:
@@ -167,7 +162,8 @@ def _measured(done: list[Trial]) -> dict[str, Any]:
     return {
         "gpus": number(done[0].record.get("gpus", "")) or 0,
         "tokens_per_s": speed,
-        "quartiles": (low, high),
+        "lower_quartile": low,
+        "upper_quartile": high,
         "mfu_percent": 100 * median(mfus) if mfus else None,
         "gpu_use_percent": None if None in shares else sum(shares) / len(shares),  # type: ignore[arg-type]
         "energy_kwh": None if None in energy else sum(energy),  # type: ignore[arg-type]

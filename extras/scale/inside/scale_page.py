@@ -35,7 +35,7 @@ def draw(rows, file):
     axes = figure.subplots()
     nodes, speeds = [each["nodes"] for each in rows], [each["tokens_per_s"] for each in rows]
     ideal = [speeds[0] * count / nodes[0] for count in nodes]
-    spread = list(zip(*(each["quartiles"] for each in rows)))
+    spread = [[each[name] for each in rows] for name in ("lower_quartile", "upper_quartile")]
     axes.fill_between(nodes, *spread, alpha=0.2, label="middle half of the steps")
     axes.plot(nodes, speeds, marker="o", label="median of the steps")
     axes.plot(nodes, ideal, linestyle="--", color="grey", label="ideal")

@@ -11,7 +11,6 @@ import pytest
 from extras.scale.scale_report import _csv, _table
 from extras.scale.study import Study, Trial, read_study, rows_of, study_file, trials_of
 from lib import ROOT
-from lib.configuration.paths import derive_paths
 from lib.script.errors import LongshipError
 
 STUDY = Study(
@@ -36,9 +35,9 @@ def write_run(runs, job, label, speeds, **values):
 
 
 @pytest.fixture
-def paths(repository):
-    settings, _ = repository.settings_and_paths()
-    return derive_paths(settings)
+def paths(repository, tmp_path):
+    """Give paths with a new scratch directory."""
+    return repository.settings_and_paths()[1]._replace(scratch_dir=tmp_path)
 
 
 @pytest.fixture
