@@ -5,6 +5,7 @@ Runs inside the environment, with its matplotlib.
 Usage: python scale_page.py DIRECTORY <DATA, the JSON of extras/scale/scale_report.py
 """
 
+import io
 import json
 import sys
 from html import escape
@@ -12,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).parents[3]))
 
-from lib.script.execute import write_file  # noqa: E402
+from lib.script.execute import make_directory, write_file  # noqa: E402
 from lib.script.secrets import mask  # noqa: E402
 
 STYLE = """
@@ -27,8 +28,8 @@ def shown(text):
     return escape(mask(str(text)))
 
 
-def draw(rows, file):
-    """Write the chart of the speed, with the line of an ideal speed-up."""
+def draw(rows):
+    """Return the chart of the speed, with the line of an ideal speed-up, as SVG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -42,11 +43,14 @@ def draw(rows, file):
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(nodes, labels=list(map(str, nodes)))
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_yticks(ideal, labels=[f"{each:,.0f}" for each in ideal])
+    axes.minorticks_off()
     axes.set_xlabel("nodes")
     axes.set_ylabel("tokens/s")
     axes.legend(frameon=False)
-    figure.savefig(file, format="svg")
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    return text.getvalue()
 
 
 def page(data, svg):
@@ -92,12 +96,12 @@ def main():
             "error: matplotlib not found inside the environment; the chart requires it\n"
             f"hint: add matplotlib to the requirements, then run: {data['install']}"
         )
-    directory.mkdir(exist_ok=True)
+    make_directory(directory)
     write_file(directory / "scaling.csv", data["csv"])
     rows, chart = [each for each in data["rows"] if each.get("speed_up")], ""
     if rows:
-        draw(rows, directory / "scaling.svg")
-        chart = (directory / "scaling.svg").read_text("utf-8")
+        chart = draw(rows)
+        write_file(directory / "scaling.svg", chart)
     write_file(directory / "scaling.html", page(data, chart))
     print(directory / "scaling.html")
 
