@@ -63,7 +63,9 @@ def test_keys_of_a_report_are_its_columns(command, module):
 
 @pytest.mark.extras
 def test_keys_of_an_explanation(run, tmp_path, clean_environment):
-    (tmp_path / "log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    (tmp_path / "log").write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
     command = [sys.executable, f"{ROOT}/doctor.py", "explain", tmp_path / "log", "--json"]
     found = json.loads(run(command, env=clean_environment).stdout)
     keys, more = documented("doctor.py explain LOG")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from shutil import which
@@ -74,6 +75,9 @@ def diagnose(settings: Settings, *, json: bool) -> None:
         show("\n".join(report))
         share = f"attach {file.relative_to(settings.root)} to an issue"
         show(f"to confirm or correct {machine.site_file} for others: {share}")
+        if not any(each.state == "different" for each in rows):
+            seen = f"{time.strftime('%Y-%m-%d')}, {version.partition(', ')[2]}"
+            show(f'or propose this line of [machines.{machine.name}]: confirmed = "{seen}"')
     sys.exit(any(each.state == "different" for each in rows))
 
 
@@ -81,7 +85,9 @@ def stated_of(tables: Mapping[str, Any], name: str) -> dict[Key, Any]:
     """Return the values of a machine by their keys; those of [common] are its defaults."""
     common, own = tables.get("common", {}), tables["machines"][name]
     inherited = {key: x for key, x in common.items() if key == "configuration" or key not in own}
-    return {**dict(_leaves(inherited)), **dict(_leaves(own))}
+    stated = {**dict(_leaves(inherited)), **dict(_leaves(own))}
+    stated.pop(("confirmed",), None)
+    return stated
 
 
 def _leaves(table: Mapping[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:

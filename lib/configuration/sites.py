@@ -38,6 +38,9 @@ class Machine(NamedTuple):
     name: str
     site_file: str  # relative to the repository
     description: Annotated[str, "the machine's full name"] = ""
+    confirmed: Annotated[
+        str, "date, Slurm's version and run of a user who has found the file correct; empty: nobody"
+    ] = ""
     recognise: Annotated[Mapping[str, Any], "detection rules; all of them must match", "table"] = {}
     runtime: Annotated[
         str, "as `container.runtime`; `auto` for a machine that is not known in advance"

@@ -338,6 +338,13 @@ def test_new_site_is_read_and_confirmed(clone):
     assert "machine skald" in clone.dry_run("container_run.py", "--machine", "skald", "true")
     again = clone.type("doctor.py", "--site", "--machine", "skald")
     assert "\nundecided: description, recognise.host\n" in again.stdout
+    proposed = again.stdout.splitlines()[-1].partition("[machines.skald]: ")[2]
+    assert re.fullmatch(r'confirmed = "\d{4}-\d\d-\d\d, Slurm \S+"', proposed)
+    head, _, rest = text.partition("[machines.skald]\n")
+    text = f"{head}[machines.skald]\n{proposed}\n{rest}"
+    file.write_text(text)
+    again = clone.type("doctor.py", "--site", "--machine", "skald")
+    assert "\nundecided: description, recognise.host\n" in again.stdout
     file.write_text(text.replace("gpus_per_node = 2 ", "gpus_per_node = 4 "))
     done = clone.type("doctor.py", "--site", "--machine", "skald", check=False)
     assert done.returncode == 1
