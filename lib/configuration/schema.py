@@ -92,7 +92,7 @@ class PackageKeys(NamedTuple):
     requirements: Annotated[str, 'a pip requirements file; "" for none'] = (
         "requirements/environment.txt"
     )
-    installer: Annotated[str, "uv if it is available, else pip", ("uv", "pip")] = "uv"
+    installer: Annotated[str, "pip is used where the image has PyTorch", ("uv", "pip")] = "uv"
     python: Annotated[
         str,
         "the Python version of the target, such as 3.12, to download without an image",

@@ -141,9 +141,7 @@ lockfile_update() {
   step 1/2 "Listing the packages of $base"
   target_describe "$lockfile_work/target"
   step 2/2 'Resolving the versions of the other packages'
-  uv_find ||
-    fail 'uv is not available; it resolves the versions' \
-      "check the network; pip's output above has the details"
+  uv_find
   packages_resolve "$lockfile_work" "$uv" inside python3
   {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lockfile_group##*/}"
@@ -176,17 +174,11 @@ lockfile_print_shared() {
 # packages_resolve DIR UV PYTHON...: resolve the versions for the target that DIR/target describes,
 # and write DIR/pins.txt; PYTHON... is a command.
 packages_resolve() {
-  local output
-  if output=$("${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \
+  "${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \
     "$arch" "$gpu" "$torch" "$repositories_directory" "$1/pins.txt" pip \
-    ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
-    printf '%s' "${output:+$output$'\n'}" >&2
-    return
-  fi
-  printf '%s\n' "$output" >&2
-  requirements_explain "$output"
-  fail_writing "$1" 'cannot resolve the versions of the packages' \
-    "correct the requirements; uv's output above has the details; without network: $offline_command"
+    ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} >&2 ||
+    fail_writing "$1" 'cannot resolve the versions of the packages' \
+      "correct the requirements; uv's output above has the details; without network: $offline_command"
 }
 
 # target_describe DIR: write the packages of the Python inside.

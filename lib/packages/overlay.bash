@@ -143,11 +143,7 @@ overlay_inputs() {
 
 # overlay_resolve: write pins.txt, every package to install.
 overlay_resolve() {
-  if ! uv_find; then
-    [[ -n $lockfile ]] || fail 'uv is not available; it resolves the versions' \
-      "check the network; pip's output above has the details; without network: $offline_command"
-    installer=pip
-  fi
+  uv_find
   if [[ -n $lockfile ]]; then
     sed '/^#/d' "$lockfile" >"$work/pins.txt"
     return

@@ -21,6 +21,7 @@ source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 # requirements_begin TORCH WHEELHOUSE OFFLINE_COMMAND [-r FILE]
 requirements_begin() {
+  # shellcheck disable=SC2034
   torch=$1 wheelhouse=$2 offline_command=$3
   requirements=("${@:4}")
   sources=() source_names=() copied_names=() repository_names=() scripts=()
@@ -94,48 +95,6 @@ requirements_check_file() {
         "list a conda environment with: pip list --format=freeze; see $page"
     fi
   done <<<"$lines"
-}
-
-# requirements_explain_index OUTPUT: fail if uv or pip says that the package index is not reachable.
-requirements_explain_index() {
-  local host='' named
-  # a file that the requirements name, not one of the index
-  if [[ $1 =~ https?://[^[:space:]\`\']+[.](whl|zip|tar[.]gz) ]]; then
-    named=$(strip_passwords <<<"${BASH_REMATCH[0]}")
-    if [[ $(requirements_print) == *"$named"* ]]; then host=$named; fi
-  fi
-  if [[ -z $host && ($1 =~ fetch:\ \`?https?://([^/\`]+) || $1 =~ host=\'([^\']+)) ]]; then
-    host="the package index ${BASH_REMATCH[1]}"
-  fi
-  case ${1,,} in
-    *'error sending request'* | *newconnectionerror* | *connecttimeout* | *proxyerror* | *'timed out'* | \
-      *'connection refused'* | *'connection reset'* | *'network is unreachable'* | *'name resolution'*)
-      fail "cannot reach ${host:-the package index}" \
-        "check the network and the proxy: python3 doctor.py; without network: $offline_command"
-      ;;
-  esac
-}
-
-# requirements_explain OUTPUT: fail if uv or pip says that the index is not reachable, or does not
-# have a package.
-requirements_explain() {
-  local -r output=${1//[[:space:]]/ }
-  local word name='' file='the requirements'
-  requirements_explain_index "$1"
-  if [[ $output == *"No module named 'torch'"* ]]; then
-    if [[ $output =~ (uild|from)\ \`?([A-Za-z0-9_.-]+)(==|\`) ]]; then name=${BASH_REMATCH[2]}; fi
-    fail "${name:-a package} needs PyTorch while it is built, which installers hide from it" \
-      'three ways: docs/how-to/packages.md#when-it-fails'
-  fi
-  if [[ $output =~ Because\ ([^ ]+)\ was\ not\ found\ in\ the\ (package\ registry|provided) ||
-    $output =~ there\ is\ no\ version\ of\ ([^ ]+) ||
-      $output =~ distribution\ found\ for\ ([^ ]+) ]]; then
-    name=${BASH_REMATCH[1]%%[=<>~!]*}
-    for word in ${requirements[@]+"${requirements[@]}"}; do
-      if [[ -f $word ]] && grep -q -i -e "^${name//[-_.]/[-_.]}" -- "$word"; then file=$word; fi
-    done
-    fail "the package index does not have ${BASH_REMATCH[1]}" "correct its name or version in $file"
-  fi
 }
 
 # requirements_print_file FILE [DEPTH]: print its lines, and those of the files that it includes.

@@ -233,25 +233,19 @@ installer_choose() {
     note "keeping the image's own PyTorch $1; installing on top of it with pip"
     installer=pip
   elif [[ $installer == uv ]]; then
-    uv_find || installer=pip
+    uv_find
   fi
 }
 
 # installer_run VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's
 # requirement.
 installer_run() {
-  local directory='' output
+  local directory=''
   if ((${#sources[@]})); then directory=$repositories_directory; fi
-  local -ar install=("$1/bin/python" "$longship_library/packages/inside" install_packages.install "$wheelhouse"
-    "$directory" "$installer" "$uv" "${@:2}")
-  if inside "${install[@]}"; then return; fi
-  # its output went to the terminal, for the progress: run it again to read it
-  if [[ -z $wheelhouse ]]; then
-    output=$(PIP_RETRIES=1 UV_HTTP_RETRIES=0 inside "${install[@]}" --dry-run --quiet 2>&1) || :
-    requirements_explain "$output"
-  fi
-  fail_writing "$1" "cannot install the packages into $1" \
-    "the installer's output above has the reason; correct it and run the command again; without network: $offline_command"
+  inside "$1/bin/python" "$longship_library/packages/inside" install_packages.install "$wheelhouse" \
+    "$directory" "$installer" "$uv" "${@:2}" ||
+    fail_writing "$1" "cannot install the packages into $1" "read the installer's output above, \
+and docs/how-to/packages.md#when-it-fails; without network: $offline_command"
 }
 
 # uv_find: set uv to one that runs inside; one that is missing or has another version than the
@@ -261,15 +255,12 @@ uv_find() {
     uv=$REPLY
     return
   fi
-  if ! uv_is_pinned inside "$uv"; then
-    directory_make "${uv%/*}"
-    rm -rf -- "$uv.partial.$$"
-    if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi
-    rm -rf -- "$uv.partial.$$"
-  fi
-  if [[ -x $uv ]]; then return; fi
-  note 'uv is not available; installing with pip'
-  return 1
+  if uv_is_pinned inside "$uv"; then return; fi
+  directory_make "${uv%/*}"
+  at_exit rm -rf -- "$uv.partial.$$" # a disk is full as long as it is there
+  { if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi; } ||
+    fail_writing "${uv%/*}" 'cannot install uv' "read the output above; without network: $offline_command; \
+to install with pip: packages.installer = \"pip\" in configuration.toml"
 }
 
 # uv_is_pinned COMMAND...: whether this uv can be started and has the pinned version.
@@ -279,33 +270,24 @@ uv_is_pinned() {
   [[ $("$@" --version 2>/dev/null) == "$pinned"?( *) ]]
 }
 
-# uv_fetch: fetch uv from the package index; fail if the disk is full or the index is not reachable.
+# uv_fetch: fetch uv from the package index.
 uv_fetch() {
-  local output full
   note 'installing uv'
-  if output=$({ inside python3 -m venv "$uv.partial.$$" &&
+  inside python3 -m venv "$uv.partial.$$" >&2 &&
     inside "$uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
-      install -r "$longship_library/packages/inside/uv.txt"; } 2>&1); then
+      install -r "$longship_library/packages/inside/uv.txt" >&2 &&
     mv -f -- "$uv.partial.$$/bin/uv" "$uv"
-    return
-  fi
-  full=$(fail_writing "${uv%/*}" "$output" '' 2>&1) || : # before its files are removed
-  rm -rf -- "$uv.partial.$$"
-  if [[ $full == *'No space left'* ]]; then
-    fail_writing "${uv%/*}" 'cannot install uv: No space left on device' ''
-  fi
-  requirements_explain_index "$output"
-  printf '%s\n' "$output" >&2
 }
 
-# uv_unpack: unpack uv from its wheel in the wheelhouse.
+# uv_unpack: unpack uv from its wheel in the wheelhouse, which can have those of other targets.
 uv_unpack() {
   local wheel
   for wheel in "$wheelhouse"/uv-*.whl; do
-    if grep -qF -- "  ${wheel##*/}" "${lockfile%.lock}.sha256" &&
-      inside python3 -m zipfile -e "$wheel" "$uv.partial.$$"; then
-      chmod +x "$uv.partial.$$"/uv-*.data/scripts/uv
+    grep -qF -- "  ${wheel##*/}" "${lockfile%.lock}.sha256" || continue
+    inside python3 -m zipfile -e "$wheel" "$uv.partial.$$" &&
+      chmod +x "$uv.partial.$$"/uv-*.data/scripts/uv &&
       mv -f -- "$uv.partial.$$"/uv-*.data/scripts/uv "$uv"
-    fi
+    return
   done
+  return 1
 }

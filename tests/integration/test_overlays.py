@@ -620,7 +620,7 @@ def test_installation_failure_shows_why(on_host):
     on_host.require("longship_nowhere")
     done = on_host.overlay(check=False)
     error, hint = done.stderr.splitlines()[-2:]
-    assert done.returncode == 1 and error.startswith("error: the package index does not have lo")
-    assert hint.startswith("hint: correct its name or version in ")
+    assert done.returncode == 1 and error.startswith("error: cannot resolve the versions of the ")
+    assert hint.startswith("hint: correct the requirements; uv's output above has the details")
     assert "longship-nowhere" in done.stderr or "longship_nowhere" in done.stderr
     assert on_host.left() == []
