@@ -409,18 +409,6 @@ def test_data_that_compute_nodes_do_not_see_are_told(stack, tmp_path):
     assert f"is not visible to compute nodes of local: {hidden}" in str(error.value)
 
 
-@pytest.mark.parametrize("word", ["{}", "--data={}", "--data={}:train", "{}:test"])
-def test_argument_that_compute_nodes_do_not_see_is_told(word, stack, tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.jobs.checks._NODE_LOCAL", ("/usr",))  # a test's own folder is in /tmp
-    file = tmp_path / "hidden.jsonl"
-    file.touch()
-    seen = [str(stack.root), str(stack.scratch), "/home/me/longship-data"]
-    stack.write("local/site.toml", f"[machines.local]\ncompute_directories = {toml(seen)}\n")
-    submit(stack, "--", "/usr")
-    with pytest.raises(LongshipError, match="an argument is not visible to compute nodes"):
-        submit(stack, "--", word.format(file))
-
-
 def test_image_is_that_of_the_architecture(stack):
     text = STACK.replace(
         'cpu = "docker://example.org/lab/base:1"', 'cpu = { arm64 = "docker://a/b:1" }'
@@ -455,17 +443,6 @@ def test_image_of_the_site_is_for_stacks_that_have_one_for_its_gpus(stack):
     stack.write("stacks/mine/stack.toml", STACK)
     configured = stack.configure('container.image = "/ours.sif"\n').settings()
     assert image_source(configured).address == "/ours.sif"
-
-
-def test_template_with_an_unknown_variable_is_told_before_submission(stack):
-    stack.write("stacks/mine/templates/a/b.yaml", "a: @TRAINING_STEPS@ @RUN_DIR@\n")
-    submit(stack)
-    stack.write("stacks/mine/templates/a/b.yaml", "x: 1\na: @TRAINING_STEP@\n")
-    stack.write("stacks/mine/templates/a/.b.yaml.swp", "@AN_EDITORS@\n")
-    with pytest.raises(LongshipError) as error:
-        submit(stack)
-    assert "stacks/mine/templates/a/b.yaml, line 2" in str(error.value)
-    assert '"TRAINING_STEPS"' in error.value.hint
 
 
 def fill(root, run, template, folder, **variables):

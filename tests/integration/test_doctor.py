@@ -375,7 +375,6 @@ def broken_gpu(patient):
 
 
 FULL = "1000000001* 1000000000 1100000000 6d 42 0 0 -"
-FILES = "5 1000000000 1100000000 - 99 100 100 -"
 FAULTS = [
     Fault("old python", old_python, "problem", "python", "needs Python 3.9", "python3 -m venv"),
     Fault(
@@ -422,7 +421,6 @@ FAULTS = [
     ),
     Fault("unfinished", unfinished, "warning", "leftovers", "x.sif.partial", "rm -r "),
     Fault("quota", quota(FULL), "warning", "scratch", "is exhausted", "free some space"),
-    Fault("quota of files", quota(FILES), "warning", "scratch", "only 1 left", "free some space"),
     Fault("no home", home_is_gone, "problem", "home", "which is not a directory", "export HOME"),
     Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is not a directory", "TMPDIR"),
     Fault("no runtime", no_runtime, "problem", "runtime", "not found", "its module"),
