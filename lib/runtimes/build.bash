@@ -25,41 +25,24 @@ declare -g build_image='' build_active='' build_source='' build_address='' build
 # shellcheck disable=SC2034
 declare -ga build_tools=() # the programs that take part
 
-# build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the
-# time and the size of PATHs, which the program writes.
+# build_show_progress PATH...: on a terminal, show the last line that a program has printed, the
+# time, and the size of PATHs, which it writes.
 build_show_progress() {
-  local line='' message='' terminal='' shown='' status
+  local line='' message='' shown='' status
   local -r start=$SECONDS
-  if [[ -t 2 ]]; then terminal=1; fi
+  if [[ ! -t 2 ]]; then cat >/dev/null; return; fi
   while :; do
     status=0
     IFS= read -r -t 1 line || status=$?
     if ((status > 0 && status <= 128)); then break; fi
-    if ((status == 0)) && build_is_message "$line"; then
-      message=$REPLY
-      if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
-    fi
-    if [[ -n $terminal && $SECONDS != "$shown" ]]; then
+    if ((status == 0)); then printable "$line"; message=$REPLY; fi
+    if [[ $SECONDS != "$shown" ]]; then
       shown=$SECONDS
       bytes_format "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
       printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
     fi
   done
-  if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
-}
-
-# build_is_message LINE: whether it shows progress; set REPLY to it.
-build_is_message() {
-  local -r layer='^[0-9a-f]{12}: '
-  REPLY=${1#INFO:}
-  REPLY=${REPLY#\[INFO\]}
-  REPLY=${REPLY#"${REPLY%%[! ]*}"}
-  case $REPLY in
-    '' | 'FATAL'* | 'ERROR'* | 'WARNING'* | *'warn rootless'* | *'level='* | 'Error'* | sha256:*) return 1 ;;
-    *quashfs* | *'table size'* | 'Filesystem size'* | 'Number of'* | *'uncompressed'* | 'duplicates'*) return 1 ;;
-    compressed* | root* | *'filesystem on'*) return 1 ;; # mksquashfs, which enroot does not silence
-  esac
-  [[ ! $REPLY =~ $layer ]]
+  printf '\r\e[K' >&2
 }
 
 # build_fail LOG PROGRAM SOURCE FILE HINT: show what the program said, and stop. FILE is the source if
