@@ -36,9 +36,7 @@ lockfile_choose() {
     fail "the lock file $lockfile_group does not match the requirements or repositories, which have changed" "$lockfile_renew"
   else
     lockfile=$lockfile_group
-    # a lock file of an older Longship does not say how many packages it has
-    [[ -z $(lockfile_value packages "$lockfile") ]] ||
-      lockfile_matches "$lockfile" packages "$(lockfile_count "$lockfile")" ||
+    lockfile_matches "$lockfile" packages "$(lockfile_count "$lockfile")" ||
       fail "the lock file $lockfile does not have all of its packages" "restore it: git checkout -- $lockfile; or, $lockfile_renew"
   fi
 }

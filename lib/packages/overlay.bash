@@ -180,7 +180,6 @@ overlay_install() {
   if [[ -s $work/pins.txt ]]; then
     installer_run "$overlay_prefix" "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
   fi
-  venv_check_packages "$overlay_prefix"
 }
 
 # overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the
@@ -262,19 +261,13 @@ overlay_pack() {
 
 # overlay_choose_method: set method to what works on this machine; only a real mount shows it.
 overlay_choose_method() {
-  local each
   method=
   case $runtime in apptainer | singularity) ;; *) return ;; esac
   if overlay_can_mount "$work" "$compression"; then return; fi
-  for each in zstd lz4 xz gzip; do
-    if [[ $each != "$compression" ]] && overlay_can_mount "$work" "$each"; then
-      fail "$runtime on this machine cannot mount SquashFS files packed with $compression" \
-        "set packages.compression = \"$each\" in configuration.toml, which works on this machine"
-    fi
-  done
   printf '%s\n' "$REPLY" >&2
-  fail "$runtime on this machine cannot mount SquashFS files" \
-    "read $runtime's output above; or use no overlay: set packages.overlay = \"\" and run: python3 set_up.py install"
+  fail "$runtime on this machine cannot mount SquashFS files packed with $compression" \
+    "try packages.compression = \"gzip\" in configuration.toml; or use no overlay: set \
+packages.overlay = \"\" and run: python3 set_up.py install"
 }
 
 # overlay_can_mount DIR COMPRESSION: whether a small file packed with it in DIR can be read inside;

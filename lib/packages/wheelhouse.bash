@@ -162,13 +162,13 @@ wheelhouse_build() {
     note "some packages could not be built; pip's output above has the reason"
 }
 
-# wheelhouse_list: print the table; fail if a wheel is missing.
+# wheelhouse_list: print what was downloaded; fail if a wheel is missing.
 wheelhouse_list() {
   local -i failed=0
-  wheelhouse_run finish "$runs_here" >"$unfinished/table" || failed=$?
+  wheelhouse_run finish "$runs_here" >"$unfinished/told" || failed=$?
   case $failed in
-    0) cat -- "$unfinished/table" ;;
-    3) fail "no wheel for Python $(<"$unfinished/target/python") on $arch: $(<"$unfinished/table")" \
+    0) cat -- "$unfinished/told" ;;
+    3) fail "no wheel for Python $(<"$unfinished/target/python") on $arch: $(<"$unfinished/told")" \
       'require versions that have one, or add a directory with your own wheels: -- --find-links DIR' ;;
     *) fail_writing "$downloads" "cannot write the lists of $downloads" "check the directory's permissions" ;;
   esac

@@ -146,7 +146,7 @@ def test_packages_are_fetched_for_another_architecture(connected, found):
     assert MACHINE in wheel(clone, "markupsafe").name
     assert MACHINE in wheel(clone, "uv").name
     assert wheel(clone, "longship_source").name.endswith("-none-any.whl")
-    assert re.search(r"^longship-source +1.0 +wheel built on this machine ", done.stdout, re.M)
+    assert re.search(r"^\d+ packages, [\d.]+ MB$", done.stdout, re.M)
     assert "building from source, with the Python of this machine" in done.stderr
     assert "rsync" in done.stderr or done.stderr.endswith("next: python3 set_up.py offline\n")
 
