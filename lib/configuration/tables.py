@@ -137,16 +137,6 @@ def toml_reader() -> Any:
     return tomllib
 
 
-def _parser_of(path: Path) -> tuple[str, Any, type[ValueError]]:
-    """Return the language of a file, its parser and the error of that."""
-    if path.suffix == ".json":
-        import json  # 2 ms that only jobs need
-
-        return "JSON", json.loads, json.JSONDecodeError
-    tomllib = toml_reader()
-    return "TOML", tomllib.loads, tomllib.TOMLDecodeError
-
-
 @functools.cache  # submit.py reads the sites three times
 def _parsed(parse: Callable[[str], Any], text: str) -> Any:
     return parse(text)
@@ -154,30 +144,32 @@ def _parsed(parse: Callable[[str], Any], text: str) -> Any:
 
 def read_toml(path: Path, shown: str) -> dict[str, Any]:
     """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages."""
-    language, parse, invalid = _parser_of(path)
+    is_json = path.suffix == ".json"
+    parse = _json_object if is_json else toml_reader().loads
     try:
         text = read_file(path, _LARGEST).decode("utf-8-sig").replace("\r\n", "\n")
-        tables = _parsed(parse, text)
-        if not isinstance(tables, dict):
-            raise invalid("expected an object", text, 0)
-        return {**tables}
+        return {**_parsed(parse, text)}
     except OSError as error:
         raise LongshipError(
             f"cannot read {shown}: {error.strerror}", f"look at: ls -l {path}"
         ) from error
     except UnicodeDecodeError as error:
         raise LongshipError(f"{shown} is not UTF-8 text", "save it as UTF-8") from error
-    except invalid as error:
-        hint = 'quote strings: name = "value"' if language == "TOML" else f"look at: {path}"
-        if any(each in text for each in "\u201c\u201d\u2018\u2019"):
-            hint = 'replace its curly quotes by straight ones: "'
-        if "twice" in str(error) or "overwrite" in str(error):
-            hint = "define each table and key once: edit the existing lines"
-        raise LongshipError(f"invalid {language} in {shown}: {error}", hint) from error
-    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+    except (ValueError, RecursionError) as error:
         raise LongshipError(
-            f"{shown} has a value that is too large: {error}", "no key needs one: look at the file"
+            f"invalid {'JSON' if is_json else 'TOML'} in {shown}: {error}",
+            'write strings in straight quotes: name = "value"; and each table and key once',
         ) from error
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """Read an object of JSON."""
+    import json  # 2 ms that only jobs need
+
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("expected an object")
+    return found
 
 
 def check_value(dotted: str, value: Any, key: Key, where: str) -> Any:
@@ -209,7 +201,7 @@ def check_value(dotted: str, value: Any, key: Key, where: str) -> Any:
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits
+    except ValueError:  # a number of thousands of digits
         return "too large"
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import ROOTED, Paths, check_shared, expand, pinned
@@ -84,17 +83,9 @@ def image_source(settings: Settings) -> ImageSource:
     raise LongshipError(
         f"stack {stack.name} has no image for {vendor} on {arch}, which machine "
         f"{settings.machine.name} needs",
-        f"{_existing_images(stack.images)}; set container.image in configuration.toml",
+        f"see [images] in stacks/{stack.name}/stack.toml; or set container.image in "
+        "configuration.toml",
     )
-
-
-def _existing_images(images: Mapping[str, Any]) -> str:
-    """Say for which GPUs a stack has images."""
-    existing = [
-        vendor if isinstance(image, str) else f"{vendor} on {', '.join(image)}"
-        for vendor, image in images.items()
-    ]
-    return f"the stack has images for {'; '.join(existing)}" if existing else "it has no images"
 
 
 def _parse(text: str, origin: str, absolute: Callable[[str], str]) -> ImageSource:

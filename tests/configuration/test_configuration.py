@@ -71,7 +71,7 @@ def test_every_kind_of_value_is_taken(tmp_path):
         ('\n[contaner]\nimage = "x"', 'unknown table "contaner"', '"container"'),
         ('account = "me"', 'unknown key "account"', "write project.account = ..."),
         ("[paths]\nx = 1\n[project]\n", 'unknown key "paths.x"', "valid values: "),
-        ("machine = \u201cjwb\u201d", "invalid TOML in configuration.toml", "curly quotes"),
+        ("machine = \u201cjwb\u201d", "invalid TOML in configuration.toml", "straight quotes"),
         ('[container]\n\nimge = "x"', 'unknown key "container.imge"', '"image"'),
         ('container.imge = "x"', 'unknown key "container.imge"', '"image"'),
         ('container = { imge = "x" }', ': unknown key "container.imge"', '"image"'),

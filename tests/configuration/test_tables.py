@@ -61,7 +61,7 @@ def test_text_that_is_no_toml_is_told_with_its_line(text, tmp_path):
 def test_table_that_stands_twice_has_a_hint_of_its_own(tmp_path):
     with pytest.raises(LongshipError) as error:
         check('[project]\nname = "a"\n[project]\naccount = "b"', tmp_path)
-    assert "once: edit" in error.value.hint
+    assert "each table and key once" in error.value.hint
 
 
 def test_every_kind_of_value_is_taken_and_lists_cannot_change(tmp_path):

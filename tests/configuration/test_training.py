@@ -425,9 +425,7 @@ def test_image_is_that_of_the_architecture(stack):
         with pytest.raises(LongshipError) as error:
             submit(stack, runtime="apptainer")
         assert told in str(error.value)
-        assert error.value.hint.startswith(
-            "the stack has images for cpu on arm64; set container.image"
-        )
+        assert error.value.hint.startswith("see [images] in stacks/mine/stack.toml; or set ")
 
 
 def test_image_of_the_site_is_for_stacks_that_have_one_for_its_gpus(stack):

@@ -718,11 +718,12 @@ def test_lock_of_a_process_that_works_is_no_fault(patient):
 
 
 @without_container
-def test_changes_that_are_saved_are_no_fault(patient):
+def test_changes_are_told_unless_all_are_committed_and_saved(patient):
     unsaved_changes(patient)
-    found(patient.report(), "warning", "repository", "with changes that are not saved in patches/")
+    found(patient.report(), "warning", "repository", "with changes that may not be in patches/")
+    patient.mine.git("commit", "--quiet", "--all", "--message=mine")
     patient.set_up("save-patches")
-    found(patient.report(), "ok", "repository", "with changes that are in ")
+    found(patient.report(), "ok", "repository", "unchanged")
 
 
 @without_container
