@@ -25,26 +25,6 @@ declare -g build_image='' build_active='' build_source='' build_address='' build
 # shellcheck disable=SC2034
 declare -ga build_tools=() # the programs that take part
 
-# build_show_progress PATH...: on a terminal, show the last line that a program has printed, the
-# time, and the size of PATHs, which it writes.
-build_show_progress() {
-  local line='' message='' shown='' status
-  local -r start=$SECONDS
-  if [[ ! -t 2 ]]; then cat >/dev/null; return; fi
-  while :; do
-    status=0
-    IFS= read -r -t 1 line || status=$?
-    if ((status > 0 && status <= 128)); then break; fi
-    if ((status == 0)); then printable "$line"; message=$REPLY; fi
-    if [[ $SECONDS != "$shown" ]]; then
-      shown=$SECONDS
-      bytes_format "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
-      printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
-    fi
-  done
-  printf '\r\e[K' >&2
-}
-
 # build_fail LOG PROGRAM SOURCE FILE HINT: show what the program said, and stop. FILE is the source if
 # it is a file; HINT is for a machine that cannot build from it. This is the only table of other
 # programs' messages: each has the reason in its own words, and some do not say what to type.
@@ -75,13 +55,13 @@ build_fail() {
 # build_run COMMAND...: run a program of the build, show its progress, and stop if it fails.
 build_run() {
   local -r log=$build_work/log
-  "$@" 2>&1 </dev/null | tee -- "$log" | build_show_progress "$build_work/cache" "$build_partial" ||
+  "$@" 2>&1 </dev/null | tee -- "$log" | progress_show "$build_work/cache" "$build_partial" ||
     build_fail "$log" "$1" "$build_source" "$build_file" "$build_hint"
 }
 
 # image_copy FROM TO: copy it, because a site can replace its images at any time.
 image_copy() {
-  progress_run "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
+  progress_run "$2" cp --reflink=auto -- "$1" "$2" ||
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 

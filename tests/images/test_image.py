@@ -122,7 +122,7 @@ def test_name_without_its_tag(name, untagged, bash):
 def step(goes_on, *paths):
     """Give lines that show the progress of a program for as long as a command goes on."""
     program = f"echo 'INFO:    Starting'; echo Fetching; {goes_on}"
-    return f"{{ {program}; }} | {call('build_show_progress', *paths)}"
+    return f"{{ {program}; }} | {call('progress_show', *paths)}"
 
 
 def test_progress_is_for_a_terminal(bash):
