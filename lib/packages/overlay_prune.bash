@@ -27,23 +27,13 @@ overlay_prune() {
   fi
   for version in "${store_unused[@]}"; do
     bytes+=$(stat -c %s -- "$version")
-    overlay_print_use "$version"
+    printf '%s\n' "${version##*/}" >&2
   done
   bytes_format "$bytes"
   [[ -n $3 ]] || confirm "delete ${#store_unused[@]} overlays ($REPLY)?"
   store_delete overlay_delete
   overlay_prune_leftovers "$2"
   store_print_freed
-}
-
-# overlay_print_use VERSION: print when it was last used; a launcher's pin counts as a use.
-overlay_print_use() {
-  local -a pins=()
-  local used
-  mapfile -t pins < <(grep -l -s -D skip -F -e "${1##*/}" -- "${active%/*}"/pins/*)
-  used=$(stat -c %y -- "$1.used" ${pins[@]+"${pins[@]}"} 2>/dev/null | sort | tail -n 1) || :
-  used=${used%% *}
-  printf '%s, last used: %s\n' "$(basename -- "$1" .sqsh)" "${used:-never}" >&2
 }
 
 # overlay_delete VERSION: delete an overlay, see store_delete; what it was unpacked to goes last.

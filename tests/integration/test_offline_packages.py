@@ -393,7 +393,8 @@ def test_lock_pins_what_everybody_installs(connected, airgapped, found):
     assert clone.set_up("update", env=clone.find).stdout == "no changes: 4 packages\n"
     # a download takes the same versions
     write_wheel(found, "longship_tiny", "3.0")
-    assert "longship-tiny      2.0" in clone.set_up("download", env=clone.find).stdout
+    clone.set_up("download", env=clone.find)
+    assert wheel(clone, "longship_tiny").name.startswith("longship_tiny-2.0-")
     assert "has changed since the download" not in offline(clone, airgapped).stderr
     clone.set_up("update", env=clone.find)
     assert f"{lock_of(clone)} has changed since the download" in offline(clone, airgapped).stderr

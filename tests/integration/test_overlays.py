@@ -223,7 +223,7 @@ def test_installation_into_an_overlay_is_refused_and_elsewhere_works(
 
 def test_missing_overlay_is_told(fresh):
     done = fresh.container_run("true", check=False)
-    is_told(done, f"overlay not found: {fresh.link()}", "python3 build_overlay.py")
+    is_told(done, f"overlay not found, or its record: {fresh.link()}", "python3 build_overlay.py")
 
 
 @pytest.mark.needs("mksquashfs")
@@ -233,7 +233,7 @@ def test_change_of_the_requirements_asks_for_another_overlay(on_host):
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
     on_host.require(TINY, "longship_extra")
     done = on_host.container_run("true", check=False)
-    is_told(done, f"overlay not found: {on_host.link()}", "python3 build_overlay.py")
+    is_told(done, f"overlay not found, or its record: {on_host.link()}", "python3 build_overlay.py")
     on_host.require(TINY)
     assert on_host.link() == first
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
