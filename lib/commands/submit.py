@@ -141,7 +141,7 @@ def submit(
     """
     read = read_job_file(Path(ROOT), job, verbs=(str(each.name) for each in submit.shown_verbs()))
     machines = load_machines(Path(ROOT))
-    check_machine(Path(ROOT), read, invocation.settings.machine.name, machines)
+    check_machine(read, invocation.settings.machine.name, machines)
     if read.machine in machines:
         invocation = invocation.changed(machine=read.machine)
     request = request_of(invocation.environment("job"), read, typed, arguments, asked)

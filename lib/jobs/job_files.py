@@ -86,14 +86,11 @@ def job_files(root: Path) -> list[Path]:
     return sorted(each for kind in ("sbatch", "salloc") for each in find_files(root, f"*/*.{kind}"))
 
 
-def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:
+def check_machine(job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:
     """Stop if a job is for another site than the target machine, `chosen`."""
     own, target = machines.get(job.machine), machines[chosen]
     if own and target.recognise and own.site_file != target.site_file:
-        site = Path(target.site_file).parent
-        found = [each.relative_to(root) for each in job_files(root)]
-        files = [each for each in found if each.parent == site]
         raise LongshipError(
             f"{job.path} is for {own.name}, but this machine is {target.name}",
-            f"job scripts for this machine: {', '.join(map(str, files)) or 'none'}",
+            f"job scripts for this machine: {Path(target.site_file).parent}/*.sbatch",
         )

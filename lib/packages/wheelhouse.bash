@@ -81,18 +81,13 @@ wheelhouse_describe() {
   fi
 }
 
-# wheelhouse_read_archive DIR: describe the target by its image archive; false if it is missing, or
-# if it cannot be read and packages.python is set.
+# wheelhouse_read_archive DIR: describe the target by its image archive; false if it is missing.
 wheelhouse_read_archive() {
-  local reason
   [[ -n $archive && -e $archive ]] || return 1
   note "reading $archive"
-  if reason=$("$host_python" "$longship_library/packages/inside" describe_image.describe_archive "$1" "$archive" 2>&1); then return; fi
-  reason="${reason##*$'\n'}"
-  [[ -n $configured_python ]] || fail "cannot read the image archive $archive: $reason" \
-    "run: python3 build_container.py download --force --machine $machine; or set packages.python = \"3.12\""
-  note "cannot read $archive: $reason; using packages.python = \"$configured_python\""
-  return 1
+  "$host_python" "$longship_library/packages/inside" describe_image.describe_archive "$1" "$archive" ||
+    fail "cannot read the image archive $archive" \
+      "see the line above; run: python3 build_container.py download --force --machine $machine"
 }
 
 # wheelhouse_make_fetcher: create a venv with pip, build and the pinned uv for downloads, once on

@@ -30,7 +30,7 @@ def see_only(site, *folders):
         (
             ["other/own.sbatch"],
             "but this machine is m",
-            "site/shell.salloc, site/strict.sbatch",
+            "site/*.sbatch",
         ),
         ([None, "--steps", "1"], "unknown option: --steps 1", "-- --steps"),
         ([None, "train.py"], 'unexpected argument: "train.py"', "after `--`, such as: "),
