@@ -395,10 +395,6 @@ FAULTS = [
     ),
     Fault("not seen", hidden_folders, "problem", "directories", "do not mount", "under /e"),
     Fault(
-        *("copied job", lambda p: p.change("start_job local", "start_job lumi", JOB)),
-        *("warning", "jobs", "is for the machine lumi", "start_job local"),
-    ),
-    Fault(
         *("scratch is a file", scratch_is_a_file, "problem", "scratch"),
         *("is not a directory", "paths.scratch_dir"),
     ),
