@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Deleting the overlays that nothing needs: neither the configured requirements, nor a job or
-# launcher that has pinned one. overlay_prune sets `active`, the link for the configured
+# launcher that has pinned one. overlay_prune sets `overlay_active`, the link for the configured
 # requirements.
 
 # shellcheck source=lib/runtimes/overlay.bash
@@ -15,11 +15,11 @@ overlay_prune() {
   local -a versions=()
   local version
   local -i bytes=0
-  active=$1
+  overlay_active=$1
   while IFS= read -r version; do
-    versions+=("${active%/*}/versions/${version#*/}")
-  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
-  store_find_unused "$active" ${versions[@]+"${versions[@]}"}
+    versions+=("${overlay_active%/*}/versions/${version#*/}")
+  done < <(cd -- "${overlay_active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
+  store_find_unused "$overlay_active" ${versions[@]+"${versions[@]}"}
   if ((${#store_unused[@]} == 0)); then
     note 'no unused overlays'
     overlay_prune_leftovers "$2"
@@ -72,18 +72,18 @@ overlay_delete_unpacked() {
 # directories and records without their file.
 overlay_prune_leftovers() {
   local path
-  for path in "${active%/*}"/{,versions/}*.sqsh; do
+  for path in "${overlay_active%/*}"/{,versions/}*.sqsh; do
     if [[ -L $path && ! -e $path ]]; then rm -f -- "$path"; fi
   done
-  for path in "${active%/*}"/versions/*.sqsh.json "${active%/*}"/versions/*.sqsh.used; do
+  for path in "${overlay_active%/*}"/versions/*.sqsh.json "${overlay_active%/*}"/versions/*.sqsh.used; do
     if [[ ! -e ${path%.*} ]]; then rm -f -- "$path"; fi
   done
-  for path in "${active%/*}"/unpacked/*/; do
+  for path in "${overlay_active%/*}"/unpacked/*/; do
     path=${path%/}
     case $path in *.lock | *.lock.* | *.partial) continue ;; esac # a launch is unpacking
-    if [[ ! -e ${active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
+    if [[ ! -e ${overlay_active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
       overlay_delete_unpacked "$path"
     fi
   done
-  rm -rf -- "${active%/*}"/versions/*.partial "${1:?}".*/* || :
+  rm -rf -- "${overlay_active%/*}"/versions/*.partial "${1:?}".*/* || :
 }

@@ -29,7 +29,7 @@ def bash(run, tmp_path):
         assigned = [
             "inside() { printf '%s\\n' \"$TEXT\" >&2; return 1; }",
             f"requirements_begin '' '' offline-mode -r {tmp_path}/r.txt -r {tmp_path}/other.txt",
-            f"installer=uv uv={tmp_path}/tools/uv",
+            f"venv_installer=uv venv_uv={tmp_path}/tools/uv",
             assign("longship_library", f"{lib.ROOT}/lib"),
         ]
         command = ["bash", "-c", render("a test", [*assigned, *lines])]
@@ -217,7 +217,7 @@ def test_venv_for_downloads_with_another_uv_is_replaced(version, kept, bash, tmp
         (programs / name).write_text(f"#!/bin/sh\necho {said}\n")
         (programs / name).chmod(0o755)
     stop = "directory_make() { echo replaced; exit; }"
-    done = bash(stop, f"fetcher={tmp_path}/fetcher", "wheelhouse_make_fetcher")
+    done = bash(stop, f"wheelhouse_fetcher={tmp_path}/fetcher", "wheelhouse_make_fetcher")
     assert (done.returncode, done.stdout.strip()) == (0, "" if kept else "replaced")
 
 
