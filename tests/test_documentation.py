@@ -170,7 +170,7 @@ def test_blocks_of_toml_are_taken(page, described):
         elif name.endswith("stack.toml"):
             load_stack(repository, Path(name).parent.name)
         elif not name.startswith("configuration"):
-            assert read_toml(repository / name, name)[0]
+            assert read_toml(repository / name, name)
         else:
             options = {"configuration": str(repository / name), "stack": own}
             load_settings(repository, options, {"HOME": "/home/me", "USER": "me"})

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.stacks import refusal, settings_of, start
+from support.stacks import refusal, start
 
-from lib.configuration.paths import derive_paths
 from lib.configuration.stacks import load_stack
-from lib.configuration.training import Training
 
 ROOT = Path(__file__).resolve().parents[1]
 STACK = ROOT / "stacks/nemo"
@@ -96,14 +94,6 @@ def test_results_go_below_the_checkpoint_folder(configuration, folder, tmp_path)
 def test_ranks_train_with_what_was_composed(tmp_path):
     trained = overrides_of(tmp_path)[2]
     assert trained[-2:] == ["--config-path=/a run/gpt3_7m", "--config-name=gpt3_7m_hydra.yaml"]
-
-
-def test_templates_name_what_there_is(tmp_path):
-    settings = settings_of(ROOT, "nemo", "aws", tmp_path)
-    training = Training.read(settings, derive_paths(settings))
-    training.check_templates(ROOT, "nemo", settings.configuration.environment.set)
-    text = (STACK / "templates/config.yaml").read_text(encoding="utf-8")
-    assert text.count("@") == 2 * len(re.findall(r"@[A-Z_]+@", text)) + 1  # one in a comment
 
 
 def test_variables_of_the_launchers_jobs_beat_the_images():

@@ -26,7 +26,7 @@ def pins_of(stack):
 
 
 def recorded(name):
-    tables, _ = read_toml(ROOT / f"stacks/{name}/pins.toml", "pins.toml")
+    tables = read_toml(ROOT / f"stacks/{name}/pins.toml", "pins.toml")
     return {each["pin"]: each for each in tables["pins"]}
 
 

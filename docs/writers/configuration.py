@@ -16,7 +16,7 @@ from writers.markdown import code, first_line, keys_table, kind, page, plain, ta
 
 _INTRO = """\
 This page lists the keys of `configuration.toml`. Every key has a default, so an empty file works.
-An unknown key, a wrong type or an invalid value is an error that names file, line and key.
+An unknown key, a wrong type or an invalid value is an error that names file and key.
 `python3 doctor.py` shows every value with its source."""
 
 _LAYERS = """\

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from lib.configuration.stacks import FILE, IMAGES, KINDS, METRICS, SETTING
-from lib.configuration.training import VARIABLES
 from writers.markdown import code, keys_table, kind, page, table
+
+# besides the settings: those of the environment inside and of jobs
+_VARIABLES = (
+    *("LONGSHIP_ROOT", "LONGSHIP_MACHINE", "LONGSHIP_STACK", "LONGSHIP_PROJECT_DIR"),
+    *("LONGSHIP_SCRATCH_DIR", "LONGSHIP_CHECKPOINT_DIR", "LONGSHIP_REPOSITORIES"),
+    *("RUN_DIR", "NUM_NODES", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
+    *("HF_HOME", "USER"),
+)
 
 _INTRO = """\
 This page lists the keys of `stack.toml` in a directory under `stacks/`. All keys are optional.
@@ -41,5 +48,5 @@ def stack_page() -> str:
         "## Variables in templates",
         "`lib/jobs/inside/template.bash` replaces `@NAME@`, for every setting and variable of "
         "`environment.set`, and for these variables:",
-        table(("variable",), ((code(each),) for each in VARIABLES)),
+        table(("variable",), ((code(each),) for each in _VARIABLES)),
     )

@@ -32,7 +32,7 @@ _INDENT = " " * 9
 
 def load_messages() -> list[Message]:
     """Read the table of known messages, the special ones before the general."""
-    tables, _ = read_toml(TABLE, f"messages/{TABLE.name}")
+    tables = read_toml(TABLE, f"messages/{TABLE.name}")
     return [
         Message(topic, consequence=kind == "consequences", **entry)
         for kind, entries in tables.items()

@@ -26,13 +26,13 @@ module_index_write() {
 overlay_find_reads() {
   local -a options=(--contain --cleanenv)
   local file output overlay_reads='' image_reads=''
-  if [[ -z $method ]]; then return; fi
+  if [[ -z $overlay_method ]]; then return; fi
   step "$overlay_steps/$overlay_steps" 'Recording what an import reads'
   for file in "$1" "$base"; do
     # what is in memory afterwards, the import has read
     { sync -- "$file" && dd if="$file" iflag=nocache count=0; } &>/dev/null || :
   done
-  overlay_add_file "$1" "$overlay_target" "$method"
+  overlay_add_file "$1" "$overlay_target" "$overlay_method"
   bind_format "$1" /longship/overlay ro
   bind_format "$base" /longship/image ro
   bind_format "$longship_library/packages/inside" /longship/inside ro

@@ -72,7 +72,7 @@ def final_messages() -> str:
     """Return the extended regular expression of the lines after which no step can continue."""
     file, found = Path(ROOT, "messages/known_messages.toml"), []
     if file.exists():
-        tables, _ = read_toml(file, f"messages/{file.name}")
+        tables = read_toml(file, f"messages/{file.name}")
         entries = (each for table in tables.values() for each in table.values())
         found = [each["final"] for each in entries if "final" in each]
     return f"{_LABELS}({'|'.join(found)})" if found else "$."  # no line

@@ -56,7 +56,7 @@ def diagnose(settings: Settings, *, json: bool) -> None:
         what = "no site was detected: this machine has no site.toml"
         hint = "name it: --site --machine NAME; or describe this machine: --site --new NAME"
         raise LongshipError(what, hint)
-    tables, _ = read_toml(settings.root / machine.site_file, machine.site_file)
+    tables = read_toml(settings.root / machine.site_file, machine.site_file)
     slurm, stated = site_facts.read_slurm(), stated_of(tables, machine.name)
     of_site = {name for each in tables["machines"].values() for name in each.get("partitions", {})}
     rows = [*compared(stated, reported(settings, stated, slurm, of_site)), *not_up(slurm)]

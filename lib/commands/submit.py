@@ -119,7 +119,7 @@ def read_job(invocation: Invocation, job: str) -> tuple[Invocation, JobFile]:
     """Read a job script; return it, and the invocation for the machine that it is for."""
     read = read_job_file(Path(ROOT), job, verbs=(str(each.name) for each in submit.shown_verbs()))
     machines = load_machines(Path(ROOT))
-    check_machine(Path(ROOT), read, invocation.settings.machine.name, machines)
+    check_machine(read, invocation.settings.machine.name, machines)
     if read.machine in machines:
         invocation = invocation.changed(machine=read.machine)
     return invocation, read

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lib.configuration.schema import Configuration, Layer, check_layer, combine
 from lib.configuration.sites import Machine, read_sites, recognise
 from lib.configuration.stacks import Stack, check_settings, load_stack, stack_names
-from lib.configuration.tables import Key, Source, check_value, read_toml
+from lib.configuration.tables import Key, check_value, read_toml
 from lib.script.command import call
 from lib.script.errors import LongshipError, suggest
 
@@ -78,7 +78,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     own = layers(f"stacks.{stack.name}", named)
     configuration, origins = combine([stack.configuration, site, *own, *last])
     check_settings(stack, configuration.training, origins["training"])
-    site_files = [root / each.source.shown for each in sites]
+    site_files = [root / each.file for each in sites]
     looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *site_files]
     return Settings(
         root=root,
@@ -100,15 +100,16 @@ def _chosen(value_of: Any) -> dict[str, str]:
 def _read(path: Path, root: Path, known: list[str]) -> dict[str, Layer]:
     """Return the layers of a file by its tables of stacks and machines; "" is the general one."""
     inside = path.parent.resolve() == root
-    tables, source = read_toml(path, path.name if inside else str(path))
+    shown = path.name if inside else str(path)
+    tables = read_toml(path, shown)
     there = {"machines": known, "stacks": stack_names(root)}
     layers: dict[str, Layer] = {}
     for kind, names in there.items():
-        layers.update(_named_layers(kind, tables, source, names))
-    layers[""] = general = check_layer(tables, source)
+        layers.update(_named_layers(kind, tables, shown, names))
+    layers[""] = general = check_layer(tables, shown)
     for kind, names in (("machine", ["auto", *known]), ("stack", there["stacks"])):
         if kind in general.values:
-            _check_known(kind, general.values[kind], names, f"{source.location(kind)}: ")
+            _check_known(kind, general.values[kind], names, f"{shown}: ")
     return layers
 
 
@@ -119,19 +120,16 @@ def _check_known(kind: str, name: str, there: list[str], location: str = "") -> 
 
 
 def _named_layers(
-    kind: str, tables: dict[str, Any], source: Source, there: list[str]
+    kind: str, tables: dict[str, Any], shown: str, there: list[str]
 ) -> dict[str, Layer]:
     """Take [machines.NAME] or [stacks.NAME] out of the tables of a file."""
-    named = check_value(kind, tables.pop(kind, {}), Key("table"), source.location(kind))
+    named = check_value(kind, tables.pop(kind, {}), Key("table"), shown)
     for name, table in named.items():
-        location = source.location(f"{kind}.{name}")
-        _check_known(kind[:-1], name, there, f"{location}: ")
-        for key in (
-            _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), location).keys()
-        ):
+        _check_known(kind[:-1], name, there, f"{shown}: ")
+        for key in _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), shown).keys():
             raise LongshipError(
-                f"{source.location(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot set the {key}",
+                f"{shown}: [{kind}.{name}] cannot set the {key}",
                 "set it at the top level of the file",
             )
     dotted = {f"{kind}.{name}": table for name, table in named.items()}
-    return {name: check_layer(table, source, name) for name, table in dotted.items()}
+    return {name: check_layer(table, shown, name) for name, table in dotted.items()}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, Optional
 
-from lib.configuration.tables import Key, Source, check_table, keys_of
+from lib.configuration.tables import Key, check_table, keys_of
 from lib.script.errors import LongshipError
 
 
@@ -58,26 +58,25 @@ LIMITS_OF = {
 }
 
 
-def read_limits(kind: str, table: Any, source: Source, prefix: str) -> dict[str, Limits]:
+def read_limits(kind: str, table: Any, file: str, prefix: str) -> dict[str, Limits]:
     """Read the tables of all ``partitions``, or of all qualities of service (``qos``)."""
     found = {}
     keys = dict.fromkeys(table, Key("table", entries=LIMITS_OF[kind]))
-    for name, values in check_table(table, keys, source, prefix).items():
+    for name, values in check_table(table, keys, file, prefix).items():
         dotted = f"{prefix}.{name}"
         if "max_time" in values:
-            key = f"{dotted}.max_time"
-            values["max_hours"] = hours(values.pop("max_time"), f"{source.location(key)}: {key}")
+            values["max_hours"] = hours(values.pop("max_time"), f"{file}: {dotted}.max_time")
         if "price" in values:
-            values["price"] = read_price(values["price"], source, f"{dotted}.price")
+            values["price"] = read_price(values["price"], file, f"{dotted}.price")
         found[name] = Limits(**values)
     return found
 
 
-def read_price(table: Any, source: Source, prefix: str) -> Price:
+def read_price(table: Any, file: str, prefix: str) -> Price:
     """Read a price."""
-    values = check_table(table, PRICE, source, prefix)
+    values = check_table(table, PRICE, file, prefix)
     factors = values.get("constraints", {})
-    check_table(factors, dict.fromkeys(factors, Key("float")), source, f"{prefix}.constraints")
+    check_table(factors, dict.fromkeys(factors, Key("float")), file, f"{prefix}.constraints")
     return Price(**values)
 
 

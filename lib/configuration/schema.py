@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from lib.configuration.runtimes import runtime_names
-from lib.configuration.tables import Key, Source, check_keys, check_value, keys_of
+from lib.configuration.tables import Key, check_keys, check_value, keys_of
 from lib.script.errors import LongshipError
 
 Strings = tuple[str, ...]
@@ -92,7 +92,7 @@ class PackageKeys(NamedTuple):
     requirements: Annotated[str, 'a pip requirements file; "" for none'] = (
         "requirements/environment.txt"
     )
-    installer: Annotated[str, "uv if it is available, else pip", ("uv", "pip")] = "uv"
+    installer: Annotated[str, "pip is used where the image has PyTorch", ("uv", "pip")] = "uv"
     python: Annotated[
         str,
         "the Python version of the target, such as 3.12, to download without an image",
@@ -190,27 +190,25 @@ class Layer(NamedTuple):
     values: Mapping[str, Any]  # by dotted key, such as container.image
 
 
-def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
+def check_layer(tables: Any, file: str, prefix: str = "") -> Layer:
     """Check tables, without ``machines`` and ``stacks``, against the keys.
 
     The prefix is the table that they are in, such as ``machines.jwb``.
     """
-    location = source.location(prefix)
-    given = check_value(prefix, tables, Key("table"), location)
+    origin = f"{file} [{prefix}]" if prefix else file
+    given = check_value(prefix, tables, Key("table"), file)
     values: dict[str, Any] = {}
     known = {**_TOP, **_TABLES}
     for name in given.keys() - known.keys():
         tables_of = [each for each in KEYS if each.endswith(f".{name}")]
         if tables_of:  # of a line above the first table, or in another one
-            raise LongshipError(
-                f'{location.below(name)}: unknown key "{name}"', f"write {tables_of[0]} = ..."
-            )
-    for name, value in check_keys("", given, known, location, ("machines", "stacks")).items():
+            raise LongshipError(f'{origin}: unknown key "{name}"', f"write {tables_of[0]} = ...")
+    for name, value in check_keys("", given, known, origin, ("machines", "stacks")).items():
         if name in TABLES:
             values.update({f"{name}.{key}": each for key, each in value.items()})
         else:
             values[name] = value
-    return Layer(f"{source.shown} [{prefix}]" if prefix else source.shown, values)
+    return Layer(origin, values)
 
 
 def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:

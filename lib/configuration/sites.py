@@ -11,7 +11,6 @@ from lib.configuration.partitions import LIMITS_OF, Limits, read_limits, read_pr
 from lib.configuration.schema import Layer, Strings, check_layer
 from lib.configuration.tables import (
     Key,
-    Source,
     check_keys,
     check_table,
     check_value,
@@ -128,21 +127,21 @@ def own_arch() -> str:
 class Site(NamedTuple):
     """A ``site.toml``; so far only what can hide one of its machines is checked."""
 
-    source: Source
+    file: str  # relative to the repository
     tables: Mapping[str, Any]
     marks: Mapping[str, Mapping[str, Any]]  # of each machine
 
     def machines(self) -> dict[str, Machine]:
         """Check the whole file, and return its machines by name."""
-        common, common_layer = _facts(self.tables.get("common", {}), self.source, "common")
+        common, common_layer = _facts(self.tables.get("common", {}), self.file, "common")
         machines = {}
         for name in self.marks:
-            facts, layer = _facts(self.tables["machines"][name], self.source, f"machines.{name}")
-            merged = Layer(self.source.shown, {**common_layer.values, **layer.values})
+            facts, layer = _facts(self.tables["machines"][name], self.file, f"machines.{name}")
+            merged = Layer(self.file, {**common_layer.values, **layer.values})
             facts = {**common, **facts, "configuration": merged}
             if facts.get("arch", "auto") == "auto":
                 facts["arch"] = own_arch()
-            machines[name] = Machine(name, self.source.shown, **facts)
+            machines[name] = Machine(name, self.file, **facts)
         return machines
 
 
@@ -154,26 +153,26 @@ def read_sites(root: Path) -> list[Site]:
         site = read_site(root, path)
         for name in site.marks:
             if name in files:
-                what = f"{site.source.shown} and {files[name]} both have a machine {name}"
+                what = f"{site.file} and {files[name]} both have a machine {name}"
                 raise LongshipError(what, "rename one of them")
-            files[name] = site.source.shown
+            files[name] = site.file
         sites.append(site)
     return sites
 
 
 def read_site(root: Path, path: Path) -> Site:
     """Read one ``site.toml`` of a repository."""
-    tables, source = read_toml(path, str(path.relative_to(root)))
-    check_table(tables, FILE, source)
-    common = _marks(tables.get("common", {}), source, "common", {})
+    file = str(path.relative_to(root))
+    tables = read_toml(path, file)
+    check_table(tables, FILE, file)
+    common = _marks(tables.get("common", {}), file, "common", {})
     marks = {}
     for name, table in tables.get("machines", {}).items():
         if not _NAME.fullmatch(name):
-            location = source.location(f"machines.{name}")
-            what = f"{location}: {name!r} cannot name a machine"
+            what = f"{file}: {name!r} cannot name a machine"
             raise LongshipError(what, "it names files: letters, digits and . _ - only")
-        marks[name] = _marks(table, source, f"machines.{name}", common)
-    return Site(source, tables, marks)
+        marks[name] = _marks(table, file, f"machines.{name}", common)
+    return Site(file, tables, marks)
 
 
 def load_machines(root: Path) -> dict[str, Machine]:
@@ -184,28 +183,25 @@ def load_machines(root: Path) -> dict[str, Machine]:
     return machines
 
 
-def _marks(
-    table: Any, source: Source, prefix: str, default: Mapping[str, Any]
-) -> Mapping[str, Any]:
+def _marks(table: Any, file: str, prefix: str, default: Mapping[str, Any]) -> Mapping[str, Any]:
     """Check what can hide a machine: the names of all keys, and the rules, which are returned."""
-    location = source.location(prefix)
-    check_value(prefix, table, Key("table"), location)
+    check_value(prefix, table, Key("table"), file)
     seen = {key: table[key] for key in table if key == "recognise" or key not in FACTS}
-    return check_keys(prefix, seen, FACTS, location).get("recognise", default)
+    return check_keys(prefix, seen, FACTS, file).get("recognise", default)
 
 
-def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Layer]:
+def _facts(table: Any, file: str, prefix: str) -> tuple[dict[str, Any], Layer]:
     """Check one table of a machine; return its facts, and its values for configuration.toml."""
-    facts = check_table(table, FACTS, source, prefix)
+    facts = check_table(table, FACTS, file, prefix)
     for kind in LIMITS_OF.keys() & facts.keys():
-        facts[kind] = read_limits(kind, facts[kind], source, f"{prefix}.{kind}")
+        facts[kind] = read_limits(kind, facts[kind], file, f"{prefix}.{kind}")
     if "price" in facts:
-        facts["price"] = read_price(facts["price"], source, f"{prefix}.price")
+        facts["price"] = read_price(facts["price"], file, f"{prefix}.price")
     if "expected" in facts:
-        values = check_table(facts["expected"], EXPECTED, source, f"{prefix}.expected")
+        values = check_table(facts["expected"], EXPECTED, file, f"{prefix}.expected")
         facts["expected"] = Expected(**values)
     tables = facts.pop("configuration", {})
-    return facts, check_layer(tables, source, f"{prefix}.configuration")
+    return facts, check_layer(tables, file, f"{prefix}.configuration")
 
 
 def recognise(sites: Iterable[Site], environ: Mapping[str, str], host: str) -> str:

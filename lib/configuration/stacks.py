@@ -8,7 +8,6 @@ from typing import Annotated, Any, NamedTuple
 from lib.configuration.schema import Layer, check_layer
 from lib.configuration.tables import (
     Key,
-    Source,
     check_table,
     check_value,
     find_files,
@@ -100,34 +99,35 @@ def load_stack(root: Path, name: str) -> Stack:
     path = root / "stacks" / name / "stack.toml"
     if not _FOLDER.fullmatch(name) or not path.is_file():
         raise LongshipError(f'unknown stack: "{name}"', suggest(name, stack_names(root)))
-    tables, source = read_toml(path, f"stacks/{name}/stack.toml")
-    facts = check_table(tables, FILE, source)
-    check_table(facts.get("images", {}), IMAGES, source, "images")
-    given = check_table(facts.get("metrics", {}), METRICS, source, "metrics")
+    file = f"stacks/{name}/stack.toml"
+    tables = read_toml(path, file)
+    facts = check_table(tables, FILE, file)
+    check_table(facts.get("images", {}), IMAGES, file, "images")
+    given = check_table(facts.get("metrics", {}), METRICS, file, "metrics")
     facts["metrics"] = {**{name: key.default for name, key in METRICS.items()}, **given}
-    layer = check_layer(facts.pop("configuration", {}), source, "configuration")
-    return Stack(name, layer, _settings(facts.pop("training", {}), source), **facts)
+    layer = check_layer(facts.pop("configuration", {}), file, "configuration")
+    return Stack(name, layer, _settings(facts.pop("training", {}), file), **facts)
 
 
-def _settings(table: Mapping[str, Any], source: Source) -> dict[str, Setting]:
+def _settings(table: Mapping[str, Any], file: str) -> dict[str, Setting]:
     found = {}
     for name, entry in table.items():
         dotted = f"training.{name}"
         if not _NAME.fullmatch(name):
             raise LongshipError(
-                f'{source.location(dotted)}: "{name}" cannot name a setting',
+                f'{file}: "{dotted}" cannot name a setting',
                 "use lower case letters, digits and _: it becomes the name of a variable",
             )
-        setting = Setting(**check_table(entry, SETTING, source, dotted))
+        setting = Setting(**check_table(entry, SETTING, file, dotted))
         kind = KINDS[setting.kind]
         if setting.default is None:
             setting = setting._replace(default=kind.default)
-        check_value(f"{dotted}.default", setting.default, kind, source.location(dotted))
+        check_value(f"{dotted}.default", setting.default, kind, file)
         found[name] = setting
     for name, setting in found.items():
         if setting.within and setting.within not in found:
             raise LongshipError(
-                f'{source.location(f"training.{name}")}: unknown setting "{setting.within}"',
+                f'{file}: training.{name}: unknown setting "{setting.within}"',
                 suggest(setting.within, list(found)),
             )
     return found

@@ -1,4 +1,4 @@
-"""TOML files, read strictly: an error names the file, the line and the closest match."""
+"""TOML files, read strictly: an error names the file, the key and the closest match."""
 
 from __future__ import annotations
 
@@ -120,49 +120,6 @@ def keys_of(record: type) -> dict[str, Key]:
     return keys
 
 
-class Source(NamedTuple):
-    """A file's name and text, to name the line of a key in a message."""
-
-    shown: str
-    text: str
-
-    def location(self, dotted: str) -> Location:
-        """Return the place of a key with its tables, such as ``machines.jwb.project.name``."""
-        return Location(self, dotted)
-
-
-class Location(NamedTuple):
-    """The place of a key in a file; only a message searches for it, as each launch checks all."""
-
-    source: Source
-    dotted: str
-    whole: bool = False  # also of the keys in it
-
-    def below(self, name: str) -> Location:
-        """Return the place of a key in this table."""
-        return self if self.whole else self.source.location(f"{self.dotted}.{name}".lstrip("."))
-
-    def __str__(self) -> str:
-        """Name the file, and the line of the key where it can be found."""
-        shown, dotted = self.source.shown, self.dotted
-        table = ""
-        for number, line in enumerate(self.source.text.splitlines(), 1):
-            bare = line.strip().replace('"', "").replace(" ", "")
-            if bare.startswith("["):
-                table = bare.split("]")[0].strip("[")
-                here = table
-            else:
-                # `a.b = { c = 1 }` is the location of a.b and of what is in it
-                key = bare.split("=")[0]
-                here = f"{table}.{key}" if table else key
-                inline = "={" in bare and f"{dotted}.".startswith(f"{here}.")
-                if inline and f"{dotted.rsplit('.', 1)[-1]}=" in bare:
-                    return f"{shown}, line {number}"
-            if f"{here}.".startswith(f"{dotted}."):
-                return f"{shown}, line {number}"
-        return shown
-
-
 def find_files(root: Path, pattern: str) -> list[Path]:
     """Return the files under a directory that match a pattern such as ``*/site.toml``, sorted.
 
@@ -180,112 +137,99 @@ def toml_reader() -> Any:
     return tomllib
 
 
-def _parser_of(path: Path) -> tuple[str, Any, type[ValueError]]:
-    """Return the language of a file, its parser and the error of that."""
-    if path.suffix == ".json":
-        import json  # 2 ms that only jobs need
-
-        return "JSON", json.loads, json.JSONDecodeError
-    tomllib = toml_reader()
-    return "TOML", tomllib.loads, tomllib.TOMLDecodeError
-
-
 @functools.cache  # submit.py reads the sites three times
 def _parsed(parse: Callable[[str], Any], text: str) -> Any:
     return parse(text)
 
 
-def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
+def read_toml(path: Path, shown: str) -> dict[str, Any]:
     """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages."""
-    language, parse, invalid = _parser_of(path)
+    is_json = path.suffix == ".json"
+    parse = _json_object if is_json else toml_reader().loads
     try:
         text = read_file(path, _LARGEST).decode("utf-8-sig").replace("\r\n", "\n")
-        tables = _parsed(parse, text)
-        if not isinstance(tables, dict):
-            raise invalid("expected an object", text, 0)
-        return {**tables}, Source(shown, text)
+        return {**_parsed(parse, text)}
     except OSError as error:
         raise LongshipError(
             f"cannot read {shown}: {error.strerror}", f"look at: ls -l {path}"
         ) from error
     except UnicodeDecodeError as error:
         raise LongshipError(f"{shown} is not UTF-8 text", "save it as UTF-8") from error
-    except invalid as error:
-        hint = 'quote strings: name = "value"' if language == "TOML" else f"look at: {path}"
-        if any(each in text for each in "\u201c\u201d\u2018\u2019"):
-            hint = 'replace its curly quotes by straight ones: "'
-        if "twice" in str(error) or "overwrite" in str(error):
-            hint = "define each table and key once: edit the existing lines"
-        raise LongshipError(f"invalid {language} in {shown}: {error}", hint) from error
-    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+    except (ValueError, RecursionError) as error:
         raise LongshipError(
-            f"{shown} has a value that is too large: {error}", "no key needs one: look at the file"
+            f"invalid {'JSON' if is_json else 'TOML'} in {shown}: {error}",
+            'write strings in straight quotes: name = "value"; and each table and key once',
         ) from error
 
 
-def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
-    """Return a value as its key requires it, lists as tuples."""
+def _json_object(text: str) -> dict[str, Any]:
+    """Read an object of JSON."""
+    import json  # 2 ms that only jobs need
+
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("expected an object")
+    return found
+
+
+def check_value(dotted: str, value: Any, key: Key, where: str) -> Any:
+    """Return a value as its key requires it, lists as tuples; an error says where it is."""
     expected, example, fits = _KINDS[key.kind]
     if not fits(value):
         name = dotted.rpartition(".")[2]
         written = example.replace("name", name) if "name" in example else f"{name} = {example}"
         explanation = f": {key.help}" if key.help else ""
         raise LongshipError(
-            f"{location}: {dotted}: expected {expected}, got {_shown(value)}",
+            f"{where}: {dotted}: expected {expected}, got {_shown(value)}",
             f"write {written}{explanation}",
         )
     if key.choices and value not in key.allowed:
         raise LongshipError(
-            f'{location}: unknown value of {dotted}: "{value}"', suggest(value, key.allowed)
+            f'{where}: unknown value of {dotted}: "{value}"', suggest(value, key.allowed)
         )
     if key.pattern and value and not re.fullmatch(key.pattern, value):
-        raise LongshipError(f'{location}: cannot read {dotted} = "{value}"', f"it is {key.help}")
+        raise LongshipError(f'{where}: cannot read {dotted} = "{value}"', f"it is {key.help}")
     if key.kind == "tables":
-        whole = location._replace(whole=True)  # which of the tables has a key is not known
-        return tuple(check_keys(dotted, each, key.entries, whole) for each in value)
+        return tuple(check_keys(dotted, each, key.entries, where) for each in value)
     if key.kind == "table" and key.entries:
-        return check_keys(dotted, value, key.entries, location)
+        return check_keys(dotted, value, key.entries, where)
     if key.kind == "values":
-        return {
-            name: check_value(f"{dotted}.{name}", each, _VALUE, location.below(name))
-            for name, each in value.items()
-        }
+        return {n: check_value(f"{dotted}.{n}", each, _VALUE, where) for n, each in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits
+    except ValueError:  # a number of thousands of digits
         return "too large"
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
 def check_table(
-    table: Any, keys: Mapping[str, Key], source: Source, prefix: str = ""
+    table: Any, keys: Mapping[str, Key], where: str, prefix: str = ""
 ) -> dict[str, Any]:
     """Check a table of a site's or a stack's file; return the values that it sets.
 
     The prefix is its dotted name; empty for the whole file.
     """
-    location = source.location(prefix)
-    return check_keys(prefix, check_value(prefix, table, Key("table"), location), keys, location)
+    return check_keys(prefix, check_value(prefix, table, Key("table"), where), keys, where)
 
 
 def check_keys(
     dotted: str,
     table: Mapping[str, Any],
     keys: Mapping[str, Key],
-    location: Location,
+    where: str,
     others: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Check the keys of a table, and of those in it; others are for suggestions."""
     found = {}
     for name, value in table.items():
-        inner, place = f"{dotted}.{name}".lstrip("."), location.below(name)
+        inner = f"{dotted}.{name}".lstrip(".")
         if name not in keys:
             kind = "table" if isinstance(value, dict) else "key"
             hint = suggest(name, (*keys, *others))
-            raise LongshipError(f'{place}: unknown {kind} "{inner}"', hint)
-        found[name] = check_value(inner, value, keys[name], place)
+            raise LongshipError(f'{where}: unknown {kind} "{inner}"', hint)
+        found[name] = check_value(inner, value, keys[name], where)
     return found

@@ -6,7 +6,7 @@ import glob
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,17 +14,8 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import ROOTED, Paths, expand
 from lib.configuration.schema import EnvironmentKeys
 from lib.configuration.stacks import Setting
-from lib.script.errors import LongshipError, suggest
+from lib.script.errors import LongshipError
 
-_PLACEHOLDER = r"@([A-Z][A-Z0-9_]*)@"
-
-# Variables of a stack's scripts besides the settings: those of the environment inside and of jobs.
-VARIABLES = (
-    *("LONGSHIP_ROOT", "LONGSHIP_MACHINE", "LONGSHIP_STACK", "LONGSHIP_PROJECT_DIR"),
-    *("LONGSHIP_SCRATCH_DIR", "LONGSHIP_CHECKPOINT_DIR", "LONGSHIP_REPOSITORIES"),
-    *("RUN_DIR", "NUM_NODES", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
-    *("HF_HOME", "USER"),
-)
 # ORGANISATION/NAME, but not a file with an extension.
 _REPO = r"[A-Za-z0-9][\w.-]*/(?![\w.-]*\.(?:json|ya?ml|jsonl|toml)$)[\w.-]+"
 _WILDCARD = r"[*?\[]"
@@ -126,24 +117,6 @@ class Training(NamedTuple):
                 f"{gpus} GPUs cannot be divided into groups of {product}: {shown}",
                 "change one of them in configuration.toml, or the number of nodes: --nodes=...",
             )
-
-    def check_templates(self, root: Path, stack: str, more: Iterable[str]) -> None:
-        """Stop if a template of the stack names a variable that its scripts do not have.
-
-        The names in `more` are those of environment.set.
-        """
-        known = [*VARIABLES, *self.variables(), *more]
-        files = (root / "stacks" / stack / "templates").rglob("[!.]*")
-        for path in sorted(each for each in files if each.is_file()):
-            text = path.read_bytes().decode("utf-8", "replace")
-            for number, line in enumerate(text.splitlines(), 1):
-                for name in re.findall(_PLACEHOLDER, line):
-                    if name not in known:
-                        raise LongshipError(
-                            f"{path.relative_to(root)}, line {number}: "
-                            f"unknown variable in @{name}@: {name}",
-                            suggest(name, known),
-                        )
 
 
 def hub_cache(environment: EnvironmentKeys, paths: Paths) -> Path:

@@ -273,7 +273,7 @@ archive_copy() {
   local name=${build_address#docker://}
   if [[ -z $build_digest ]]; then
     skopeo inspect --raw "docker://$name" >"$build_work/manifest" 2>"$build_work/log" </dev/null ||
-      build_explain_failure "$build_work/log" skopeo "$build_source" "$build_file" "$build_hint"
+      build_fail "$build_work/log" skopeo "$build_source" "$build_file" "$build_hint"
     build_digest=$(file_checksum "$build_work/manifest")
     name=$(address_strip_tag "$name")@$build_digest
   fi

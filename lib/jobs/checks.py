@@ -43,8 +43,6 @@ def check_words(env: Environment, words: Sequence[str]) -> None:
     """Stop if options or arguments, as typed, contain a secret, or what does not reach the job."""
     _check_secrets(env.settings, words)
     _check_colon(words)
-    for each in _paths_among(words):
-        _check_path(env, "an argument", each)
 
 
 def stack_lines(request: Request) -> list[str]:
@@ -98,15 +96,10 @@ def _check_logs(options: Mapping[str, str]) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[\w.+-]+", name):
+    if not re.fullmatch(r"[\w.+-]+", name) or len(os.fsencode(name)) > LONGEST_NAME:
         raise LongshipError(
-            f'invalid job name: "{name}"',
-            "use only letters, digits and . _ + -, as files are named after it",
-        )
-    if len(os.fsencode(name)) > LONGEST_NAME:
-        raise LongshipError(
-            f'the job name is too long: {len(os.fsencode(name))} bytes: "{name[:40]}..."',
-            f"use at most {LONGEST_NAME} bytes: --job-name=NAME",
+            f'invalid job name: "{name[:40]}"',
+            f"use letters, digits and . _ + -, as files are named after it: {LONGEST_NAME} at most",
         )
 
 
@@ -203,15 +196,3 @@ def _check_path(env: Environment, what: str, path: str) -> None:
             f"{what} is not visible to compute nodes of {env.machine.name}: {path}",
             f"move it to a directory under {' or '.join(visible)}",
         )
-
-
-def _paths_among(words: Sequence[str]) -> list[str]:
-    """Return the existing paths in arguments, such as that of ``--data=/p/text.jsonl:train``."""
-    values = [word.partition("=")[2] if word.startswith("-") else word for word in words]
-    rooted = [each for each in values if each.startswith("/")]
-    found = [path for each in rooted for path in (each, each.rpartition(":")[0])]
-    return [
-        each
-        for each in found
-        if os.path.exists(each) and not any(is_below(each, local) for local in _NODE_LOCAL)
-    ]

@@ -63,16 +63,6 @@ def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
         text = path.read_bytes().decode(errors="surrogateescape")
     except OSError as error:
         raise LongshipError(f"cannot read {name}: {error.strerror}", f"ls -l {name}") from error
-    if not text.startswith("#!"):
-        run = f"python3 container_run.py python {name}; or submit a job script that starts it"
-        raise LongshipError(
-            f"{name} is not a job script: its first line does not begin with #!",
-            run if path.suffix == ".py" else "write into its first line: #!/usr/bin/env bash",
-        )
-    if "\r\n" in text:
-        raise LongshipError(
-            f"{name} has DOS line ends, which sbatch refuses", f"run: sed -i 's/\\r$//' {name}"
-        )
     starts = _STARTS.search(text)
     machine = starts or _BUILDS.search(text)
     shown = path.relative_to(root) if root in path.parents else path
@@ -96,14 +86,11 @@ def job_files(root: Path) -> list[Path]:
     return sorted(each for kind in ("sbatch", "salloc") for each in find_files(root, f"*/*.{kind}"))
 
 
-def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:
+def check_machine(job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:
     """Stop if a job is for another site than the target machine, `chosen`."""
     own, target = machines.get(job.machine), machines[chosen]
     if own and target.recognise and own.site_file != target.site_file:
-        site = Path(target.site_file).parent
-        found = [each.relative_to(root) for each in job_files(root)]
-        files = [each for each in found if each.parent == site]
         raise LongshipError(
             f"{job.path} is for {own.name}, but this machine is {target.name}",
-            f"job scripts for this machine: {', '.join(map(str, files)) or 'none'}",
+            f"job scripts for this machine: {Path(target.site_file).parent}/*.sbatch",
         )

@@ -159,13 +159,6 @@ def is_option(text: str) -> bool:
     return text.startswith("-") and name in OPTIONS
 
 
-def pending_option(words: Sequence[str]) -> str:
-    """Return the option whose value follows, such as ``partition`` after ``-p``; or ""."""
-    last = words[-1] if words else ""
-    name = _SHORT.get(last[1:], "") if len(last) == 2 and last[0] == "-" else last[2:]
-    return name if last.startswith("-") and name in _WITH_VALUE else ""
-
-
 def read_header(text: str, shown: str) -> list[Option]:
     """Read the ``#SBATCH`` directives of a job script: those before its first command."""
     words: list[str] = []

@@ -33,15 +33,7 @@ def recorded_run(paths: Paths, name: str, command: str = "python3 submit.py reru
             f'{len(found)} runs are named "{name}": {", ".join(names[-5:])}',
             f"name one of them: {command} {names[-1]}",
         )
-    records = find_files(paths.runs, "*/record.json")
-    newest = sorted(records, key=lambda each: each.lstat().st_mtime)[-5:]
-    names = ", ".join(each.parent.name for each in reversed(newest))
-    raise LongshipError(
-        f'no run "{name}" in {paths.runs}',
-        f"newest runs: {names}"
-        if names
-        else "there are no runs yet; submit a job: python3 submit.py SITE/JOB.sbatch",
-    )
+    raise LongshipError(f'no run "{name}" in {paths.runs}', "list them: python3 submit.py status")
 
 
 def find_runs(paths: Paths, name: str) -> list[Path]:

@@ -145,14 +145,9 @@ def _listed_jobs() -> str:
     text, code = read_output(
         ["env", "SLURM_BITSTR_LEN=0", "squeue", "--me", "--noheader", f"--format={_FORMAT}"], 30
     )
-    if code and "configuration source" in text:
-        raise LongshipError(
-            "Slurm is installed on this machine, but no cluster is configured",
-            "run this on a login node of a cluster; or run without Slurm: "
-            "python3 container_run.py COMMAND",
-        )
     if code:
-        raise LongshipError(f"Slurm does not respond: {last_error(text)}", "try again later")
+        hint = "try again later, on a login node of a cluster"
+        raise LongshipError(f"squeue failed: {last_error(text)}", hint)
     return text
 
 

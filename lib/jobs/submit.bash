@@ -90,33 +90,11 @@ room_check_quotas() {
   if [[ $project =~ ^[1-9][0-9]*$ ]]; then room_check_quota "$1" -p "$project"; fi
 }
 
-# room_check_quota DIR OPTION NAME: lfs prints DIR (on a line of its own if it is long), then
-# kilobytes: used, quota, limit and grace; then the same of files; 0 for no limit. An asterisk marks
-# what exceeds the quota, brackets what is not known exactly.
+# room_check_quota DIR OPTION NAME: lfs marks with an asterisk what is above its quota.
 room_check_quota() {
-  local -r used='[[:space:]]\[?([0-9]+)]?\*?' number='[[:space:]]+([0-9]+)'
   local output
   output=$(exec timeout 20 lfs quota -q "$2" "$3" -- "$1" 2>/dev/null) || return 0
-  [[ ${output##*"$1"} =~ $used$number$number([[:space:]]+[^[:space:]]+[[:space:]]*$used$number$number)? ]] ||
-    return 0
-  set -- "$1" "$3" "${BASH_REMATCH[@]}"
-  room_warn_of_quota "$1" "the quota of $2" "${@:4:3}"
-  if [[ -n $8 ]]; then room_warn_of_quota "$1" "the quota of $2 for files" "${@:8:3}" files; fi
-}
-
-# room_warn_of_quota DIR WHAT USED QUOTA LIMIT [files]
-room_warn_of_quota() {
-  local -i quota=$4
-  if ((quota == 0)); then quota=$5; fi
-  ((quota > 0 && $3 * 100 > quota * 95)) || return 0
-  if (($3 >= quota)); then
-    room_warn "$2 on $1 is exhausted"
-  elif [[ -n ${6:-} ]]; then
-    room_warn "$2 on $1 has only $((quota - $3)) left"
-  else
-    bytes_format $(((quota - $3) * 1024))
-    room_warn "$2 on $1 has only $REPLY left"
-  fi
+  if [[ ${output##*"$1"} == *'*'* ]]; then room_warn "the quota of $3 on $1 is exhausted"; fi
 }
 
 # room_warn MESSAGE: of directory_check_room.
@@ -128,7 +106,7 @@ room_warn() {
 # Slurm would take the new job, and cancel it. If Slurm does not know the job, stop unless a record
 # in RUNS says that it has succeeded: Slurm assumes that of a job which it has forgotten.
 submission_check_after() {
-  local output record=
+  local output record
   local -r failed='[[:space:]]JobState=(BOOT_FAIL|CANCELLED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT)[[:space:]]'
   if output=$(exec timeout 30 scontrol show job "$1" 2>&1); then
     [[ ! $output =~ $failed ]] ||
@@ -142,45 +120,17 @@ submission_check_after() {
     record_value "$record" exit_code
     if [[ $REPLY == 0 ]]; then return; fi
   done
-  if [[ -e $record ]]; then
-    fail "--after names a job that has not succeeded: $1" \
-      "check its log, then run: python3 submit.py rerun $1"
-  fi
-  # of a task; one that was cancelled before its start has none
-  for record in "$2/$1"_*-*/record.json; do
-    [[ ! -e $record ]] ||
-      fail "--after names a job array that Slurm no longer knows: $1" \
-        'leave out --after if all of its tasks have succeeded: python3 submit.py status'
-  done
-  fail "--after names an unknown job: $1" 'list your jobs: python3 submit.py status'
+  fail "--after names a job that Slurm does not know, and that no run records as successful: $1" \
+    'list your jobs: python3 submit.py status; leave out --after if it has succeeded'
 }
 
 # submission_test LIMITS ARGUMENT...: let sbatch check options and job without submitting it. LIMITS
 # are those that the site's file states; "" for none.
 submission_test() {
-  local output code=0
-  local -r limits=${1:+$1; }
-  output=$(exec timeout 60 sbatch --test-only "${@:2}" 2>&1) || code=$?
-  ((code)) || return 0
-  [[ $output != *'configuration source'* ]] || # Slurm's commands, which distributions package
-    fail 'Slurm is installed on this machine, but no cluster is configured' \
-      'run this on a login node of a cluster; or run without Slurm: python3 container_run.py COMMAND'
-  if ((code == 124)) ||
-    [[ $output == *'ontact slurm controller'* || $output == *'imed out'* ]]; then
-    fail "Slurm does not respond${output:+: $(slurm_last_error "$output")}" 'try again later'
-  fi
-  local hint="${limits}change the sbatch options after the job script, or its #SBATCH directives"
-  case $output in
-    *'nvalid account'*)
-      hint="set project.account in configuration.toml to one of yours: sacctmgr show associations \
-user=$USER format=account,partition,qos"
-      ;;
-    *'nvalid partition'*)
-      hint=$(timeout 20 sinfo --noheader --format=%R | paste -sd ' ')
-      hint="use one of the partitions: ${hint// /, }"
-      ;;
-  esac
-  fail "Slurm rejected the job: $(slurm_last_error "$output")" "$hint"
+  local output
+  output=$(exec timeout 60 sbatch --test-only "${@:2}" 2>&1) ||
+    fail "sbatch failed: $(slurm_last_error "$output")" "${1:+$1; }change the sbatch options after the job script, \
+or its #SBATCH directives; your accounts: sacctmgr show associations user=$USER; partitions: sinfo"
 }
 
 # slurm_last_error TEXT: print the last error in it, or what getopt said, without the name of the
@@ -221,7 +171,7 @@ submission_send_job() {
       warn_of "not all jobs were submitted, only ${submitted_ids[*]}" \
         "to cancel these jobs, run: scancel ${submitted_ids[*]}"
     fi
-    fail "Slurm rejected the job: $(slurm_last_error "$output")" \
+    fail "sbatch failed: $(slurm_last_error "$output")" \
       'change the sbatch options, or the #SBATCH directives of the job script'
   }
   # among warnings, and lines of the site; ID;CLUSTER if there are several clusters

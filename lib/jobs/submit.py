@@ -89,12 +89,10 @@ def _check_order(job: JobFile, asked: Asked, options: Mapping[str, str]) -> None
 def _check_training(request: Request) -> None:
     """Stop if the settings of a training do not fit its size."""
     if request.job.step == "training":
-        settings, training = request.env.settings, request.env.training
+        training = request.env.training
         overridden = any("parallel" in each for each in request.arguments)  # known to the stack
         if not request.size.unclear and not overridden:
             training.check_parallel(request.trained_on.gpus, request.trained_on.nodes)
-        set_by_user = settings.configuration.environment.set
-        training.check_templates(request.env.paths.root, settings.stack.name, set_by_user)
 
 
 def submit_lines(first: Request) -> list[str]:

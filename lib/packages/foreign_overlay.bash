@@ -12,22 +12,22 @@ declare -g overlay_taken_over='taken over'
 
 # foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
 foreign_overlay_take() {
-  [[ -f $active ]] || return 1
-  version=${active%/*}/$(readlink -- "$active")
-  if [[ $version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi # as overlay_name_version names them
+  [[ -f $overlay_active ]] || return 1
+  overlay_version=${overlay_active%/*}/$(readlink -- "$overlay_active")
+  if [[ $overlay_version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi # as overlay_name_version names them
   foreign_overlay_check
-  if record_is_complete "$version.json"; then
-    overlay_add_base "$version.json"
+  if record_is_complete "$overlay_version.json"; then
+    overlay_add_base "$overlay_version.json"
   else
-    step 1/1 "Checking $(readlink -f -- "$version")"
-    overlay_write_record '' "$overlay_taken_over" "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
+    step 1/1 "Checking $(readlink -f -- "$overlay_version")"
+    overlay_write_record '' "$overlay_taken_over" "$(date -u -r "$overlay_version" +%Y-%m-%dT%H:%M:%SZ)"
   fi
-  note "the overlay was not built by Longship and is used unchanged: $active"
+  note "the overlay was not built by Longship and is used unchanged: $overlay_active"
   note 'to build it from the requirements instead, run: python3 build_overlay.py --force'
 }
 
-# foreign_overlay_check: fail if the image cannot use it; set method to the one that mounts it.
-# Python puts only directories that exist on its search path.
+# foreign_overlay_check: fail if the image cannot use it; set overlay_method to the one that mounts
+# it. Python puts only directories that exist on its search path.
 foreign_overlay_check() {
   local -r has_packages='import sys
 sys.exit(sys.prefix != sys.argv[1] or not any(each.startswith(f"{sys.prefix}/lib/python") and
@@ -36,13 +36,14 @@ sys.exit(sys.prefix != sys.argv[1] or not any(each.startswith(f"{sys.prefix}/lib
   local output
   case $runtime in
     apptainer | singularity) ;;
-    *) fail "overlay $(readlink -f -- "$version") was not built by Longship, and $runtime cannot mount it" "$hint" ;;
+    *) fail "$runtime cannot mount the overlay $(readlink -f -- "$overlay_version"), which was not \
+built by Longship" "$hint" ;;
   esac
-  for method in bind overlay; do
-    if output=$(overlay_try "$version" "$method" "$overlay_target/bin/python" -I -c "$has_packages" "$overlay_target" 2>&1); then
+  for overlay_method in bind overlay; do
+    if output=$(overlay_try "$overlay_version" "$overlay_method" "$overlay_target/bin/python" -I -c "$has_packages" "$overlay_target" 2>&1); then
       return
     fi
   done
   if [[ -n $output ]]; then printf '%s\n' "$output" >&2; fi
-  fail "overlay $(readlink -f -- "$version") contains no venv for Python $python of the image $base" "$hint"
+  fail "overlay $(readlink -f -- "$overlay_version") contains no venv for Python $overlay_python of the image $base" "$hint"
 }

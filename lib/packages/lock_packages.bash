@@ -22,7 +22,7 @@ lockfile_begin() {
 # lockfile_choose: set lockfile and lockfile_renew: the wheelhouse's file, else the group's if it
 # exists for this image.
 lockfile_choose() {
-  if [[ -n $wheelhouse ]]; then
+  if [[ -n $requirements_wheelhouse ]]; then
     lockfile_choose_downloaded
     return
   fi
@@ -36,18 +36,17 @@ lockfile_choose() {
     fail "the lock file $lockfile_group does not match the requirements or repositories, which have changed" "$lockfile_renew"
   else
     lockfile=$lockfile_group
-    # a lock file of an older Longship does not say how many packages it has
-    [[ -z $(lockfile_value packages "$lockfile") ]] ||
-      lockfile_matches "$lockfile" packages "$(lockfile_count "$lockfile")" ||
+    lockfile_matches "$lockfile" packages "$(lockfile_count "$lockfile")" ||
       fail "the lock file $lockfile does not have all of its packages" "restore it: git checkout -- $lockfile; or, $lockfile_renew"
   fi
 }
 
 # lockfile_choose_downloaded: fail if the wheelhouse is for something else.
 lockfile_choose_downloaded() {
-  local -r before='on a machine with network access, run:' after="then copy $wheelhouse to this machine"
+  local -r before='on a machine with network access, run:' \
+    after="then copy $requirements_wheelhouse to this machine"
   local -r download="python3 set_up.py download --machine $machine --stack $lockfile_stack"
-  lockfile=$wheelhouse/${lockfile_group##*/}
+  lockfile=$requirements_wheelhouse/${lockfile_group##*/}
   lockfile_renew="$before $download; $after"
   [[ -e $lockfile ]] ||
     fail "packages have not been downloaded: $lockfile not found" "$lockfile_renew"
@@ -60,7 +59,7 @@ lockfile_choose_downloaded() {
       "$before python3 build_container.py download --machine $machine --stack $lockfile_stack && $download; $after"
   fi
   lockfile_matches "$lockfile" requirements "$(requirements_sum)" ||
-    fail "packages in $wheelhouse were downloaded for other requirements" "$lockfile_renew"
+    fail "packages in $requirements_wheelhouse were downloaded for other requirements" "$lockfile_renew"
   if [[ -e $lockfile_group ]] &&
     ! lockfile_matches "$lockfile" lock "$(sha256sum <"$lockfile_group")"; then
     note "$lockfile_group has changed since the download: installing the downloaded versions; for the new ones, $lockfile_renew"
@@ -100,14 +99,14 @@ lockfile_check() {
   own=$(python_in_image)
   own=${own%% *} own=${own%.*}
   # the connected machine would take its own, or the configured one, again
-  if [[ -n $wheelhouse ]]; then
+  if [[ -n $requirements_wheelhouse ]]; then
     lockfile_renew=${lockfile_renew/run: /set packages.python = \"$own\" in configuration.toml, then run: }
   fi
   lockfile_matches "$lockfile" python "$own" ||
     fail "$lockfile is for Python $(lockfile_value python "$lockfile"), but $base has $own" \
       "$lockfile_renew"
-  if [[ -n $wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
-  if [[ -z $torch || $base == host || -n $1 ]]; then return; fi
+  if [[ -n $requirements_wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
+  if [[ -z $requirements_torch || $base == host || -n $1 ]]; then return; fi
   image_torch=$(torch_in_image)
   if grep -q '^torch==' "$lockfile"; then
     [[ -z $image_torch ]] ||
@@ -133,7 +132,7 @@ print(next((each.version for each in found(name="torch")), ""))'
 # lockfile_update DIR UV: resolve all versions again, in DIR, write them to the group's lock file,
 # and report the changes. UV is the file that uv is fetched to.
 lockfile_update() {
-  lockfile_work=$1 uv=$2
+  lockfile_work=$1 venv_uv=$2
   requirements_check
   at_exit lockfile_discard
   rm -rf -- "$lockfile_work"
@@ -141,10 +140,8 @@ lockfile_update() {
   step 1/2 "Listing the packages of $base"
   target_describe "$lockfile_work/target"
   step 2/2 'Resolving the versions of the other packages'
-  uv_find ||
-    fail 'uv is not available; it resolves the versions' \
-      "check the network; pip's output above has the details"
-  packages_resolve "$lockfile_work" "$uv" inside python3
+  uv_find
+  packages_resolve "$lockfile_work" "$venv_uv" inside python3
   {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lockfile_group##*/}"
     printf '# Made by "python3 set_up.py update"; "install" then takes exactly these.\n'
@@ -176,17 +173,11 @@ lockfile_print_shared() {
 # packages_resolve DIR UV PYTHON...: resolve the versions for the target that DIR/target describes,
 # and write DIR/pins.txt; PYTHON... is a command.
 packages_resolve() {
-  local output
-  if output=$("${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \
-    "$arch" "$gpu" "$torch" "$repositories_directory" "$1/pins.txt" pip \
-    ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
-    printf '%s' "${output:+$output$'\n'}" >&2
-    return
-  fi
-  printf '%s\n' "$output" >&2
-  requirements_explain "$output"
-  fail_writing "$1" 'cannot resolve the versions of the packages' \
-    "correct the requirements; uv's output above has the details; without network: $offline_command"
+  "${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \
+    "$arch" "$gpu" "$requirements_torch" "$repositories_directory" "$1/pins.txt" pip \
+    ${requirements[@]+"${requirements[@]}"} ${requirements_sources[@]+"${requirements_sources[@]}"} >&2 ||
+    fail_writing "$1" 'cannot resolve the versions of the packages' \
+      "correct the requirements; uv's output above has the details; without network: $requirements_offline"
 }
 
 # target_describe DIR: write the packages of the Python inside.

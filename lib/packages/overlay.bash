@@ -1,15 +1,15 @@
 # shellcheck shell=bash
 # Building an overlay: the packages are installed at the path where they are mounted later, made
-# reproducible, and packed into one file. `active` is a link to one of the versions: a complete new
-# version is activated by one rename, and running jobs keep theirs. The directory of the overlays
-# contains:
+# reproducible, and packed into one file. `overlay_active` is a link to one of the versions: a
+# complete new version is activated by one rename, and running jobs keep theirs. The directory of
+# the overlays contains:
 #
 #   <name>_<hash>_<arch>.sqsh       active for requirements of that hash: a link to a version
 #   versions/                       the files themselves, each with its record, .json
 #   unpacked/                       the same as directories, for runtimes that cannot mount them
 #   pins/                           a file for each launcher, with the version that it needs
 
-# State of a build, set by the functions of this file:
+# State of a build, set by the functions of this file, whose names begin with overlay_:
 #
 #   active, work, image_record      the link, the directory of the build, the record of the image:
 #                                   overlay_begin
@@ -17,9 +17,9 @@
 #   packer                          its command: overlay_find_packer
 #   image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
 #   version                         file of the new version: overlay_name_version
-#   overlay_prefix, overlay_tree    path of its packages for programs, and on this machine:
+#   prefix, tree                    path of its packages for programs, and on this machine:
 #                                   overlay_name_version
-#   overlay_steps, overlay_values   number of steps; names and values that extras add to the record
+#   steps, values                   number of steps; names and values that extras add to the record
 #   method                          how the runtime mounts it, bind or overlay, "" if it is unpacked:
 #                                   overlay_can_mount
 
@@ -31,7 +31,7 @@ declare -g overlay_format=5 # what is built changes with it, from the same input
 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 declare -g overlay_time=315532800
 
-declare -ga packer=(mksquashfs)
+declare -ga overlay_packer=(mksquashfs)
 
 # functions of extras, which the plan names, see lib/script/hooks.py
 declare -ga overlay_before_compile=()
@@ -54,80 +54,84 @@ overlay_check_arch() {
 # directories without the user ID: in /tmp, another user could not write to it.
 overlay_begin() {
   local name=${1##*/}
-  active=$1 work=$2.$UID/${name%.sqsh} image_record=$3 compression=$4 processors=$5 packing=()
-  if [[ $5 != 0 ]]; then packing+=(-processors "$5"); fi
-  if [[ -n $6 ]]; then packing+=(-mem "$6"); fi
-  directory_make "${work%/*}"
-  is_own "${work%/*}" || # in /tmp everybody can create a directory of this name
-    fail "other users own the build directory, or can write to it: ${work%/*}" \
-      "run: rm -r $(printf %q "${work%/*}"); or set packages.work_dir in configuration.toml to another directory"
-  rm -rf -- "${work:?}"/*
-  directory_make "$work/root$overlay_target"
-  chmod 755 -- "$work/root" "$work/root$overlay_target" # they are packed too
+  overlay_active=$1 overlay_work=$2.$UID/${name%.sqsh} overlay_image_record=$3 \
+    overlay_compression=$4 overlay_processors=$5 overlay_packing=()
+  if [[ $5 != 0 ]]; then overlay_packing+=(-processors "$5"); fi
+  if [[ -n $6 ]]; then overlay_packing+=(-mem "$6"); fi
+  directory_make "${overlay_work%/*}"
+  is_own "${overlay_work%/*}" || # in /tmp everybody can create a directory of this name
+    fail "other users own the build directory, or can write to it: ${overlay_work%/*}" \
+      "run: rm -r $(printf %q "${overlay_work%/*}"); or set packages.work_dir in configuration.toml to another directory"
+  rm -rf -- "${overlay_work:?}"/*
+  directory_make "$overlay_work/root$overlay_target"
+  chmod 755 -- "$overlay_work/root" "$overlay_work/root$overlay_target" # they are packed too
 }
 
 # overlay_build FORCE INSTALLER UV: build and activate the overlay; rebuild an existing one if FORCE
 # is given. Uses inside COMMAND..., which mounts "$work/root$overlay_target" at overlay_target.
 overlay_build() {
   local inputs uv_version=
-  version='' overlay_prefix='' installer=$2 uv=$3
+  overlay_version='' overlay_prefix='' venv_installer=$2 venv_uv=$3
   overlay_steps=$((5 + ${#overlay_after_pack[@]})) overlay_values=()
   at_exit overlay_discard
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   overlay_identify_image
-  store_keep_foreign "$active"
+  store_keep_foreign "$overlay_active"
   if [[ -z $1 ]] && foreign_overlay_take; then return; fi
   requirements_check
   lockfile_choose
   overlay_find_packer
   inputs=$(overlay_inputs)
   if [[ -z $1 ]] && overlay_is_built "$inputs"; then
-    note "the overlay is up to date: $active"
+    note "the overlay is up to date: $overlay_active"
     return
   fi
   lockfile_check ''
   step "1/$overlay_steps" 'Resolving the versions'
   overlay_choose_method
   overlay_resolve
-  if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
+  if [[ $venv_installer == uv ]]; then uv_version=$(inside "$venv_uv" --version); fi
   overlay_name_version "$inputs" "$uv_version"
   # without a container it is built where programs run from it: an existing one stays unchanged
-  if [[ -n $1 && $base != host ]] || ! overlay_is_whole "$version"; then
+  if [[ -n $1 && $base != host ]] || ! overlay_is_whole "$overlay_version"; then
     overlay_install
     overlay_freeze "$uv_version"
     overlay_pack_version
-    overlay_write_record "$image_id" "$inputs" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
-      packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression" ${overlay_values[@]+"${overlay_values[@]}"}
-    overlay_date_record "$version.json"
+    overlay_write_record "$overlay_image_id" "$inputs" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+      packages "$(grep -c '^[^-].*==' "$overlay_work/pins.txt")" \
+      compression "$overlay_compression" ${overlay_values[@]+"${overlay_values[@]}"}
+    overlay_date_record "$overlay_version.json"
   else
-    note "an overlay with these versions exists: $version"
-    overlay_add_base "$version.json"
+    note "an overlay with these versions exists: $overlay_version"
+    overlay_add_base "$overlay_version.json"
   fi
-  store_link "$active" "$version"
-  record_value "$version.json" sha256
-  printf 'active: %s (%s)\n' "$active" "$REPLY" >&2
+  store_link "$overlay_active" "$overlay_version"
+  record_value "$overlay_version.json" sha256
+  printf 'active: %s (%s)\n' "$overlay_active" "$REPLY" >&2
 }
 
 # overlay_discard: remove incomplete files and the directory of the build, whatever ended it.
 overlay_discard() {
-  if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$overlay_prefix" || :; fi
-  rm -rf -- ${version:+"$version.partial"} || :
-  rm -rf -- "$work" || :
-  rmdir -- "${work%/*}" 2>/dev/null || :
+  if [[ -n $overlay_version && $base == host && ! -e $overlay_version ]]; then
+    rm -rf -- "$overlay_prefix" || :
+  fi
+  rm -rf -- ${overlay_version:+"$overlay_version.partial"} || :
+  rm -rf -- "$overlay_work" || :
+  rmdir -- "${overlay_work%/*}" 2>/dev/null || :
 }
 
-# overlay_identify_image: set image_id, which is the same for everybody who has this image, and its
-# Python.
+# overlay_identify_image: set overlay_image_id, which is the same for everybody who has this image,
+# and its Python.
 overlay_identify_image() {
   local output
   output=$(python_in_image)
-  python=${output%% *}
-  interpreter=${output#* }
-  record_value "$image_record" digest
-  if [[ -z $REPLY ]]; then record_value "$image_record" sha256; fi
-  image_id=$REPLY
-  if [[ -n $image_id || $base == host ]]; then return; fi
-  image_id=$(image_ask identify "$base")
+  overlay_python=${output%% *}
+  overlay_interpreter=${output#* }
+  record_value "$overlay_image_record" digest
+  if [[ -z $REPLY ]]; then record_value "$overlay_image_record" sha256; fi
+  overlay_image_id=$REPLY
+  if [[ -n $overlay_image_id || $base == host ]]; then return; fi
+  overlay_image_id=$(image_ask identify "$base")
 }
 
 # overlay_inputs: print one checksum of everything that decides what is built, except versions that
@@ -135,56 +139,53 @@ overlay_identify_image() {
 overlay_inputs() {
   local format=$overlay_format
   if ((${#overlay_after_compile[@]} == 0)); then format+=' without extras'; fi
-  printf '%s\n' "$format" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
-    "$(if [[ $base == host ]]; then printf %s "$interpreter"; fi)" "$gpu" "$installer" "$compression" \
-    "$("${packer[@]}" -version 2>&1 | head -n 1)" \
+  printf '%s\n' "$format" "$(requirements_sum)" "$(sources_sum)" "$overlay_image_id" "$overlay_python" "$arch" \
+    "$(if [[ $base == host ]]; then printf %s "$overlay_interpreter"; fi)" "$gpu" \
+    "$venv_installer" "$overlay_compression" \
+    "$("${overlay_packer[@]}" -version 2>&1 | head -n 1)" \
     "$(if [[ -n $lockfile ]]; then sed '/^#/d' "$lockfile" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
 }
 
 # overlay_resolve: write pins.txt, every package to install.
 overlay_resolve() {
-  if ! uv_find; then
-    [[ -n $lockfile ]] || fail 'uv is not available; it resolves the versions' \
-      "check the network; pip's output above has the details; without network: $offline_command"
-    installer=pip
-  fi
+  uv_find
   if [[ -n $lockfile ]]; then
-    sed '/^#/d' "$lockfile" >"$work/pins.txt"
+    sed '/^#/d' "$lockfile" >"$overlay_work/pins.txt"
     return
   fi
-  target_describe "$work/target"
-  packages_resolve "$work" "$uv" inside python3
+  target_describe "$overlay_work/target"
+  packages_resolve "$overlay_work" "$venv_uv" inside python3
 }
 
-# overlay_name_version INPUTS UV_VERSION: set version, whose name has a checksum of everything that
-# it is made of, overlay_prefix and overlay_tree.
+# overlay_name_version INPUTS UV_VERSION: set overlay_version, whose name has a checksum of
+# everything that it is made of, overlay_prefix and overlay_tree.
 overlay_name_version() {
-  local name=${active##*/} hash
+  local name=${overlay_active##*/} hash
   hash=$({
-    printf '%s\n' "$1" "$installer $2" "$method"
-    sed '/^--/d' "$work/pins.txt" # with paths of this machine
+    printf '%s\n' "$1" "$venv_installer $2" "$overlay_method"
+    sed '/^--/d' "$overlay_work/pins.txt" # with paths of this machine
   } | sha256sum | cut -c -12)
-  version=${active%/*}/versions/${name%.sqsh}_$hash.sqsh
-  overlay_prefix=$overlay_target overlay_tree=$work/root$overlay_target
+  overlay_version=${overlay_active%/*}/versions/${name%.sqsh}_$hash.sqsh
+  overlay_prefix=$overlay_target overlay_tree=$overlay_work/root$overlay_target
   if [[ $base == host ]]; then
-    overlay_unpacked_directory "$version"
+    overlay_unpacked_directory "$overlay_version"
     overlay_prefix=$REPLY overlay_tree=$REPLY # no container mounts it elsewhere
   fi
 }
 
 # overlay_install: install the packages of pins.txt.
 overlay_install() {
-  step "2/$overlay_steps" "Creating the venv for ${version##*/}"
+  step "2/$overlay_steps" "Creating the venv for ${overlay_version##*/}"
   if [[ $base == host ]]; then
     rm -rf -- "$overlay_prefix"
     directory_make "$overlay_prefix" # closed until shared_open
   fi
   venv_create "$overlay_prefix"
   step "3/$overlay_steps" 'Installing the packages'
-  if [[ -s $work/pins.txt ]]; then
-    installer_run "$overlay_prefix" "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
+  if [[ -s $overlay_work/pins.txt ]]; then
+    installer_run "$overlay_prefix" "$overlay_work/pins.txt" --no-deps --require-hashes \
+      -r "$overlay_work/pins.txt"
   fi
-  venv_check_packages "$overlay_prefix"
 }
 
 # overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the
@@ -199,11 +200,12 @@ overlay_freeze() {
   rm -f -- "$overlay_tree/.lock" # of uv
   overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
   find "$overlay_tree" -exec touch -h -d "@$overlay_time" {} +
-  venv_compile "$overlay_prefix" "$processors"
+  venv_compile "$overlay_prefix" "$overlay_processors"
   overlay_run_hooks "${packages[0]}" ${overlay_after_compile[@]+"${overlay_after_compile[@]}"}
   # without hashes: online they are those of all files of a version, offline of the one used
-  pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$work/pins.txt" | strip_passwords | LC_ALL=C sort)
-  record_write "$manifest" format "$overlay_format" image "$image_id" python "$python" architecture "$arch" \
+  pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$overlay_work/pins.txt" | strip_passwords | LC_ALL=C sort)
+  record_write "$manifest" format "$overlay_format" image "$overlay_image_id" \
+    python "$overlay_python" architecture "$arch" \
     uv "$1" requirements "$(requirements_print)" lock "$pins"
   if [[ $base == host ]]; then shared_open "$overlay_tree"; fi
 }
@@ -217,31 +219,32 @@ overlay_run_hooks() {
 # overlay_pack_version: pack it, test it, and give it its name.
 overlay_pack_version() {
   local tree=$overlay_tree output
-  if [[ $method == overlay ]]; then tree=$work/root; fi
-  step "5/$overlay_steps" "Packing the overlay with $compression"
-  if [[ -t 2 ]]; then packing+=(-progress); else packing+=(-no-progress); fi
+  if [[ $overlay_method == overlay ]]; then tree=$overlay_work/root; fi
+  step "5/$overlay_steps" "Packing the overlay with $overlay_compression"
+  if [[ -t 2 ]]; then overlay_packing+=(-progress); else overlay_packing+=(-no-progress); fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
-  { output=$(overlay_pack "$tree" "$version.partial" "$compression" "${packing[@]}" 2>&1 >&3); } 3>&2 || {
+  { output=$(overlay_pack "$tree" "$overlay_version.partial" "$overlay_compression" "${overlay_packing[@]}" 2>&1 >&3); } 3>&2 || {
     printf '%s\n' "$output" | tail -n 5 >&2
-    fail_writing "${version%/*}" "cannot pack the overlay into $version" \
+    fail_writing "${overlay_version%/*}" "cannot pack the overlay into $overlay_version" \
       "read mksquashfs's output above"
   }
-  if [[ -n $method ]]; then
-    overlay_try "$version.partial" "$method" "$overlay_target/bin/python" -I -c '' ||
-      fail "cannot start python from the new overlay $version" "read $runtime's output above"
+  if [[ -n $overlay_method ]]; then
+    overlay_try "$overlay_version.partial" "$overlay_method" "$overlay_target/bin/python" -I -c '' ||
+      fail "cannot start python from the new overlay $overlay_version" "read $runtime's output above"
   fi
-  overlay_run_hooks "$version.partial" ${overlay_after_pack[@]+"${overlay_after_pack[@]}"}
-  chmod 644 -- "$version.partial"
-  file_publish "$version.partial" "$version"
+  overlay_run_hooks "$overlay_version.partial" ${overlay_after_pack[@]+"${overlay_after_pack[@]}"}
+  chmod 644 -- "$overlay_version.partial"
+  file_publish "$overlay_version.partial" "$overlay_version"
 }
 
-# overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions
-# before 4.4 can neither set times nor pack with zstd.
+# overlay_find_packer: set overlay_packer to the mksquashfs of this machine, or else of the image.
+# Versions before 4.4 can neither set times nor pack with zstd.
 overlay_find_packer() {
-  if overlay_can_pack "${packer[@]}"; then return; fi
-  packer=(inside mksquashfs)
-  overlay_can_pack "${packer[@]}" || fail 'mksquashfs 4.4 or newer not found, neither on this machine nor in the image; it packs the overlay' \
-    'install squashfs-tools, or load its module; or use no overlay: packages.overlay = ""'
+  if overlay_can_pack "${overlay_packer[@]}"; then return; fi
+  overlay_packer=(inside mksquashfs)
+  overlay_can_pack "${overlay_packer[@]}" ||
+    fail 'mksquashfs 4.4 or newer not found, on this machine or in the image; it packs overlays' \
+      'install squashfs-tools, or load its module; or use no overlay: packages.overlay = ""'
 }
 
 # overlay_can_pack COMMAND...: whether this mksquashfs is new enough.
@@ -260,40 +263,35 @@ overlay_pack() {
   # xz is a fifth smaller, but takes 30 times as long to pack and 4 times as long to import
   if [[ $3 == zstd ]]; then how+=(-Xcompression-level 3); fi
   rm -f -- "$2"
-  "${packer[@]}" "$1" "$2" "${how[@]}" "${@:4}" -b 128K -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs \
-    -all-time "$overlay_time" -mkfs-time "$overlay_time" -noappend -quiet
+  "${overlay_packer[@]}" "$1" "$2" "${how[@]}" "${@:4}" -b 128K -all-root -no-xattrs \
+    -action 'chmod(u=rwX,go=rX)@true' -all-time "$overlay_time" -mkfs-time "$overlay_time" -noappend -quiet
 }
 
-# overlay_choose_method: set method to what works on this machine; only a real mount shows it.
+# overlay_choose_method: set overlay_method to what works on this machine; only a real mount shows
+# it.
 overlay_choose_method() {
-  local each
-  method=
+  overlay_method=
   case $runtime in apptainer | singularity) ;; *) return ;; esac
-  if overlay_can_mount "$work" "$compression"; then return; fi
-  for each in zstd lz4 xz gzip; do
-    if [[ $each != "$compression" ]] && overlay_can_mount "$work" "$each"; then
-      fail "$runtime on this machine cannot mount SquashFS files packed with $compression" \
-        "set packages.compression = \"$each\" in configuration.toml, which works on this machine"
-    fi
-  done
+  if overlay_can_mount "$overlay_work" "$overlay_compression"; then return; fi
   printf '%s\n' "$REPLY" >&2
-  fail "$runtime on this machine cannot mount SquashFS files" \
-    "read $runtime's output above; or use no overlay: set packages.overlay = \"\" and run: python3 set_up.py install"
+  fail "$runtime on this machine cannot mount SquashFS files packed with $overlay_compression" \
+    "try packages.compression = \"gzip\" in configuration.toml; or use no overlay: set \
+packages.overlay = \"\" and run: python3 set_up.py install"
 }
 
 # overlay_can_mount DIR COMPRESSION: whether a small file packed with it in DIR can be read inside;
-# set method, and REPLY to the reason if it cannot.
+# set overlay_method, and REPLY to the reason if it cannot.
 overlay_can_mount() {
   local -r probe=$1/probe
   local from
   directory_make "$probe$overlay_target"
   seq 9999 >"$probe$overlay_target/mark"
-  for method in bind overlay; do
+  for overlay_method in bind overlay; do
     from=$probe
-    if [[ $method == bind ]]; then from+=$overlay_target; fi
+    if [[ $overlay_method == bind ]]; then from+=$overlay_target; fi
     # read a file, not only directories: file contents are compressed
     if REPLY=$(overlay_pack "$from" "$probe.sqsh" "$2" -processors 1 -no-progress 2>&1) &&
-      REPLY=$(overlay_try "$probe.sqsh" "$method" grep -c . "$overlay_target/mark" 2>&1) &&
+      REPLY=$(overlay_try "$probe.sqsh" "$overlay_method" grep -c . "$overlay_target/mark" 2>&1) &&
       [[ ${REPLY##*$'\n'} == 9999 ]]; then # Apptainer's warnings come before it
       return
     fi

@@ -20,8 +20,8 @@ from lib.script.errors import LongshipError
 from lib.script.hooks import hooks
 from lib.script.quoting import Expansion
 
-_WORK = Expansion('"$work"')
-_TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
+_WORK = Expansion('"$overlay_work"')
+_TREE = Expansion(f'"$overlay_work"/root{MOUNTED_AT}')
 # variables of the installation into an overlay
 _INSTALL = (
     ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by overlay_freeze

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Deleting the overlays that nothing needs: neither the configured requirements, nor a job or
-# launcher that has pinned one. overlay_prune sets `active`, the link for the configured
+# launcher that has pinned one. overlay_prune sets `overlay_active`, the link for the configured
 # requirements.
 
 # shellcheck source=lib/runtimes/overlay.bash
@@ -15,11 +15,11 @@ overlay_prune() {
   local -a versions=()
   local version
   local -i bytes=0
-  active=$1
+  overlay_active=$1
   while IFS= read -r version; do
-    versions+=("${active%/*}/versions/${version#*/}")
-  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
-  store_find_unused "$active" ${versions[@]+"${versions[@]}"}
+    versions+=("${overlay_active%/*}/versions/${version#*/}")
+  done < <(cd -- "${overlay_active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
+  store_find_unused "$overlay_active" ${versions[@]+"${versions[@]}"}
   if ((${#store_unused[@]} == 0)); then
     note 'no unused overlays'
     overlay_prune_leftovers "$2"
@@ -27,23 +27,13 @@ overlay_prune() {
   fi
   for version in "${store_unused[@]}"; do
     bytes+=$(stat -c %s -- "$version")
-    overlay_print_use "$version"
+    printf '%s\n' "${version##*/}" >&2
   done
   bytes_format "$bytes"
   [[ -n $3 ]] || confirm "delete ${#store_unused[@]} overlays ($REPLY)?"
   store_delete overlay_delete
   overlay_prune_leftovers "$2"
   store_print_freed
-}
-
-# overlay_print_use VERSION: print when it was last used; a launcher's pin counts as a use.
-overlay_print_use() {
-  local -a pins=()
-  local used
-  mapfile -t pins < <(grep -l -s -D skip -F -e "${1##*/}" -- "${active%/*}"/pins/*)
-  used=$(stat -c %y -- "$1.used" ${pins[@]+"${pins[@]}"} 2>/dev/null | sort | tail -n 1) || :
-  used=${used%% *}
-  printf '%s, last used: %s\n' "$(basename -- "$1" .sqsh)" "${used:-never}" >&2
 }
 
 # overlay_delete VERSION: delete an overlay, see store_delete; what it was unpacked to goes last.
@@ -82,18 +72,18 @@ overlay_delete_unpacked() {
 # directories and records without their file.
 overlay_prune_leftovers() {
   local path
-  for path in "${active%/*}"/{,versions/}*.sqsh; do
+  for path in "${overlay_active%/*}"/{,versions/}*.sqsh; do
     if [[ -L $path && ! -e $path ]]; then rm -f -- "$path"; fi
   done
-  for path in "${active%/*}"/versions/*.sqsh.json "${active%/*}"/versions/*.sqsh.used; do
+  for path in "${overlay_active%/*}"/versions/*.sqsh.json "${overlay_active%/*}"/versions/*.sqsh.used; do
     if [[ ! -e ${path%.*} ]]; then rm -f -- "$path"; fi
   done
-  for path in "${active%/*}"/unpacked/*/; do
+  for path in "${overlay_active%/*}"/unpacked/*/; do
     path=${path%/}
     case $path in *.lock | *.lock.* | *.partial) continue ;; esac # a launch is unpacking
-    if [[ ! -e ${active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
+    if [[ ! -e ${overlay_active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
       overlay_delete_unpacked "$path"
     fi
   done
-  rm -rf -- "${active%/*}"/versions/*.partial "${1:?}".*/* || :
+  rm -rf -- "${overlay_active%/*}"/versions/*.partial "${1:?}".*/* || :
 }

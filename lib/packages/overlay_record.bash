@@ -11,9 +11,11 @@ source "${BASH_SOURCE[0]%/*}/overlay.bash"
 overlay_write_record() {
   local requirements_line
   requirements_line=$(requirements_print | sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' ')
-  record_write "$version.json" base "$base" image "$1" python "$python" interpreter "$interpreter" \
-    mounted_by "${method:-unpacking}" wanted "$2" requirements "$requirements_line" "${@:4}" \
-    bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(file_checksum "$version")" \
+  record_write "$overlay_version.json" base "$base" image "$1" python "$overlay_python" \
+    interpreter "$overlay_interpreter" \
+    mounted_by "${overlay_method:-unpacking}" wanted "$2" requirements "$requirements_line" "${@:4}" \
+    bytes "$(stat -L -c %s -- "$overlay_version")" \
+    modified "$(image_fingerprint "$overlay_version")" sha256 "$(file_checksum "$overlay_version")" \
     date "$3" host "$(host_name)"
 }
 
@@ -39,8 +41,8 @@ overlay_date_record() {
 # overlay_is_built INPUTS: whether the active overlay is what would be built for this image.
 overlay_is_built() {
   local found
-  [[ -e $active ]] || return 1
-  found=$(readlink -f -- "$active")
+  [[ -e $overlay_active ]] || return 1
+  found=$(readlink -f -- "$overlay_active")
   record_value "$found.json" wanted
   [[ $REPLY == "$1" ]] && overlay_is_whole "$found" || return 1
   overlay_add_base "$found.json"

@@ -3,49 +3,54 @@
 # requirements_add set it before anything else of this directory runs; a file that reads it names
 # this one. Its checksums contain no path, so they are the same on all machines.
 #
-#   requirements      -r FILE...
-#   sources           [-e] ./NAME[EXTRA]..., repositories that are packages; they are in
-#                     repositories_directory
-#   source_names      NAME..., the same
-#   copied_names      NAME..., those that are not editable
-#   repository_names  NAME..., the same as sources, and those with a requirements file or an install
-#                     script
-#   scripts           NAME SCRIPT..., the install scripts
-#   torch             requirements file of PyTorch, for an image that has none; "" if PyTorch is not
-#                     needed
-#   wheelhouse        directory that is the only source of packages; "" for the package index
-#   offline_command   the command that needs no network, for hints
+#   requirements  -r FILE...
+#
+# and, with names that begin with requirements_:
+#
+#   sources       [-e] ./NAME[EXTRA]..., repositories that are packages; they are in
+#                 repositories_directory
+#   source_names  NAME..., the same
+#   copied        NAME..., those that are not editable
+#   repositories  NAME..., the same as sources, and those with a requirements file or an install
+#                 script
+#   scripts       NAME SCRIPT..., the install scripts
+#   torch         requirements file of PyTorch, for an image that has none; "" if PyTorch is not
+#                 needed
+#   wheelhouse    directory that is the only source of packages; "" for the package index
+#   offline       the command that needs no network, for hints
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 # requirements_begin TORCH WHEELHOUSE OFFLINE_COMMAND [-r FILE]
 requirements_begin() {
-  torch=$1 wheelhouse=$2 offline_command=$3
+  # shellcheck disable=SC2034
+  requirements_torch=$1 requirements_wheelhouse=$2 requirements_offline=$3
   requirements=("${@:4}")
-  sources=() source_names=() copied_names=() repository_names=() scripts=()
+  requirements_sources=() requirements_source_names=() requirements_copied=() \
+    requirements_repositories=() requirements_scripts=()
 }
 
 # requirements_add NAME SCRIPT [WORD...]: a repository; WORDs are the installer's arguments, SCRIPT
 # is run afterwards.
 requirements_add() {
-  repository_names+=("$1")
-  if [[ -n $2 ]]; then scripts+=("$1" "$2"); fi
+  requirements_repositories+=("$1")
+  if [[ -n $2 ]]; then requirements_scripts+=("$1" "$2"); fi
   case ${3:-} in
     -r) requirements+=("${@:3}") ;;
-    ?*) sources+=("${@:3}") source_names+=("$1") ;;
+    ?*) requirements_sources+=("${@:3}") requirements_source_names+=("$1") ;;
   esac
-  if [[ ${3:-} == ./* ]]; then copied_names+=("$1"); fi
+  if [[ ${3:-} == ./* ]]; then requirements_copied+=("$1"); fi
 }
 
 # requirements_check: fail if a file, a repository or its install script is missing.
 requirements_check() {
   local name word hint='create it, or set packages.requirements in configuration.toml ("" for none)'
   local -i at
-  for name in ${repository_names[@]+"${repository_names[@]}"}; do
+  for name in ${requirements_repositories[@]+"${requirements_repositories[@]}"}; do
     [[ -d $repositories_directory/$name ]] ||
       fail "repository not found: $repositories_directory/$name" \
-        "run: python3 set_up.py $(if [[ -n $wheelhouse ]]; then echo offline; else echo install; fi)"
+        "run: python3 set_up.py $(if [[ -n $requirements_wheelhouse ]]; then echo offline; else echo install; fi)"
   done
   for word in ${requirements[@]+"${requirements[@]}"}; do
     if [[ $word == "$repositories_directory"/* ]]; then
@@ -55,14 +60,14 @@ requirements_check() {
     [[ -r $word ]] || fail "requirements file not found: $word" "$hint"
     requirements_check_file "$word"
   done
-  for name in ${source_names[@]+"${source_names[@]}"}; do
+  for name in ${requirements_source_names[@]+"${requirements_source_names[@]}"}; do
     [[ -f $repositories_directory/$name/pyproject.toml || -f $repositories_directory/$name/setup.py ]] ||
       fail "cannot install repository $name: it has neither pyproject.toml nor setup.py" \
         'set install = "requirements" or "none" in its table of configuration.toml'
   done
-  for ((at = 1; at < ${#scripts[@]}; at += 2)); do
-    [[ -r ${scripts[at]} ]] ||
-      fail "script of repository ${scripts[at - 1]} not found: ${scripts[at]}" \
+  for ((at = 1; at < ${#requirements_scripts[@]}; at += 2)); do
+    [[ -r ${requirements_scripts[at]} ]] ||
+      fail "script of repository ${requirements_scripts[at - 1]} not found: ${requirements_scripts[at]}" \
         'create it, or correct script in configuration.toml'
   done
 }
@@ -71,15 +76,9 @@ requirements_check() {
 # only its author has.
 requirements_check_file() {
   local lines line
-  local -r page='docs/how-to/from_conda.md' word='^[[:space:]]*(-e|--editable)?[[:space:]=]*'
-  case $(LC_ALL=C od -An -N 2 -tx1 -- "$1") in
-    ' ff fe' | ' fe ff')
-      fail "requirements file is UTF-16, not UTF-8: $1" \
-        "run: $(printf 'iconv -f UTF-16 -t UTF-8 -o %q.utf8 %q && mv %q.utf8 %q' "$1" "$1" "$1" "$1")"
-      ;;
-  esac
+  local -r word='^[[:space:]]*(-e|--editable)?[[:space:]=]*'
   case $1 in
-    *.yml | *.yaml) fail "not a requirements file of pip: $1" "for a conda environment: $page" ;;
+    *.yml | *.yaml) fail "not a requirements file of pip: $1" "for a conda environment: docs/how-to/from_conda.md" ;;
     *.lock | *.toml) fail "not a requirements file of pip: $1" \
       "export one: uv export --no-hashes -o requirements.txt; or: poetry export -o requirements.txt" ;;
   esac
@@ -88,54 +87,8 @@ requirements_check_file() {
     if [[ $line =~ $word\.{1,2}(/|\[|[[:space:]]|$) ]]; then
       fail "requirements file $1 names a directory: ${line#"${line%%[![:space:]]*}"}" \
         "name the project under [[repositories]] in configuration.toml: docs/how-to/repositories.md"
-    elif [[ $line =~ ^[[:space:]]*([^[:space:]@#]+)[[:space:]]*@[[:space:]]*file://(/[^[:space:]]*) &&
-      ! -e ${BASH_REMATCH[2]} ]]; then
-      fail "requirements file $1 names a file of another machine: ${BASH_REMATCH[0]}" \
-        "list a conda environment with: pip list --format=freeze; see $page"
     fi
   done <<<"$lines"
-}
-
-# requirements_explain_index OUTPUT: fail if uv or pip says that the package index is not reachable.
-requirements_explain_index() {
-  local host='' named
-  # a file that the requirements name, not one of the index
-  if [[ $1 =~ https?://[^[:space:]\`\']+[.](whl|zip|tar[.]gz) ]]; then
-    named=$(strip_passwords <<<"${BASH_REMATCH[0]}")
-    if [[ $(requirements_print) == *"$named"* ]]; then host=$named; fi
-  fi
-  if [[ -z $host && ($1 =~ fetch:\ \`?https?://([^/\`]+) || $1 =~ host=\'([^\']+)) ]]; then
-    host="the package index ${BASH_REMATCH[1]}"
-  fi
-  case ${1,,} in
-    *'error sending request'* | *newconnectionerror* | *connecttimeout* | *proxyerror* | *'timed out'* | \
-      *'connection refused'* | *'connection reset'* | *'network is unreachable'* | *'name resolution'*)
-      fail "cannot reach ${host:-the package index}" \
-        "check the network and the proxy: python3 doctor.py; without network: $offline_command"
-      ;;
-  esac
-}
-
-# requirements_explain OUTPUT: fail if uv or pip says that the index is not reachable, or does not
-# have a package.
-requirements_explain() {
-  local -r output=${1//[[:space:]]/ }
-  local word name='' file='the requirements'
-  requirements_explain_index "$1"
-  if [[ $output == *"No module named 'torch'"* ]]; then
-    if [[ $output =~ (uild|from)\ \`?([A-Za-z0-9_.-]+)(==|\`) ]]; then name=${BASH_REMATCH[2]}; fi
-    fail "${name:-a package} needs PyTorch while it is built, which installers hide from it" \
-      'three ways: docs/how-to/packages.md#when-it-fails'
-  fi
-  if [[ $output =~ Because\ ([^ ]+)\ was\ not\ found\ in\ the\ (package\ registry|provided) ||
-    $output =~ there\ is\ no\ version\ of\ ([^ ]+) ||
-      $output =~ distribution\ found\ for\ ([^ ]+) ]]; then
-    name=${BASH_REMATCH[1]%%[=<>~!]*}
-    for word in ${requirements[@]+"${requirements[@]}"}; do
-      if [[ -f $word ]] && grep -q -i -e "^${name//[-_.]/[-_.]}" -- "$word"; then file=$word; fi
-    done
-    fail "the package index does not have ${BASH_REMATCH[1]}" "correct its name or version in $file"
-  fi
 }
 
 # requirements_print_file FILE [DEPTH]: print its lines, and those of the files that it includes.
@@ -178,14 +131,14 @@ requirements_sums() {
 
 # requirements_sum: print one checksum of all requirements.
 requirements_sum() {
-  requirements_sums ${requirements[@]+"${requirements[@]}"} "$torch" | sha256sum | cut -d ' ' -f 1
+  requirements_sums ${requirements[@]+"${requirements[@]}"} "$requirements_torch" | sha256sum | cut -d ' ' -f 1
 }
 
 # sources_sum: print one checksum of the packages that the repositories need, and how they are
 # installed. Their code is not included: an editable installation sees every change.
 sources_sum() {
   local word name
-  for word in ${sources[@]+"${sources[@]}"}; do
+  for word in ${requirements_sources[@]+"${requirements_sources[@]}"}; do
     printf '%s\n' "$word"
     name=${word#./}
     (cd -- "$repositories_directory/${name%%\[*}" 2>/dev/null && # -e is not a directory
@@ -197,7 +150,7 @@ sources_sum() {
 # venv: the commit and all changes, without files of a build.
 sources_code_sum() {
   local name
-  for name in ${copied_names[@]+"${copied_names[@]}"}; do
+  for name in ${requirements_copied[@]+"${requirements_copied[@]}"}; do
     (cd -- "$repositories_directory/$name" && git rev-parse HEAD &&
       git diff --no-ext-diff --no-textconv --binary HEAD &&
       git ls-files --others --exclude-standard -z -x build -x '*.egg-info' | xargs -0 -r sha256sum --)

@@ -3,11 +3,11 @@
 # at its final path; then a link is moved to it. So it exists completely or not at all, and running
 # programs keep their packages. venv_install sets, and overlay_build the last two:
 #
-#   venv          the link
-#   venv_new      the directory that is built
-#   venv_overlay  overlay that the venv is layered above; "" for none
-#   installer     uv or pip
-#   uv            its file inside, or the file that it is fetched to
+#   venv            the link
+#   venv_new        the directory that is built
+#   venv_overlay    overlay that the venv is layered above; "" for none
+#   venv_installer  uv or pip
+#   venv_uv         its file inside, or the file that it is fetched to
 
 # shellcheck source=lib/packages/lock_packages.bash
 source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
@@ -21,7 +21,7 @@ declare -g venv_kept_days=14 # longer than the longest job of any site (Olivia: 
 # venv_install VENV OVERLAY FORCE INSTALLER UV: make VENV a link to a venv with all configured
 # packages, above OVERLAY, if given; build it anew if FORCE is given.
 venv_install() {
-  venv=$1 venv_overlay=$2 installer=$4 uv=$5
+  venv=$1 venv_overlay=$2 venv_installer=$4 venv_uv=$5
   # it must not be moved: the programs of a venv contain its path
   if [[ -d $venv && ! -L $venv ]]; then
     fail "$venv is a directory that Longship did not create; its link to a venv must be there" \
@@ -45,7 +45,9 @@ venv_install() {
   step 1/4 "Creating the venv $venv_new"
   lockfile_check "$venv_overlay"
   local image_torch=
-  if [[ -z $lockfile && -n $torch && $base != host && -z $venv_overlay ]]; then image_torch=$(torch_in_image); fi
+  if [[ -z $lockfile && -n $requirements_torch && $base != host && -z $venv_overlay ]]; then
+    image_torch=$(torch_in_image)
+  fi
   installer_choose "$image_torch"
   venv_create "$venv_new"
   if [[ -n $venv_overlay ]]; then
@@ -56,7 +58,6 @@ venv_install() {
   step 2/4 'Installing the packages'
   venv_install_packages "$image_torch"
   venv_run_scripts
-  venv_check_packages "$venv_new"
   step 3/4 'Byte-compiling the packages'
   venv_compile "$venv_new" 0
   step 4/4 'Activating the venv'
@@ -69,8 +70,9 @@ venv_inputs() {
     # images are too large to read: a version's name identifies it, a site's own image has a date
     printf '%s\n' "$base" "$venv_overlay" \
       "$(if [[ $base == /* ]]; then stat -c '%s %Y' -- "$base" 2>/dev/null; fi)"
-    requirements_sums "$installer" "$torch" ${requirements[@]+"${requirements[@]}"} ${lockfile:+"$lockfile"} \
-      "$(sources_sum)" "$(sources_code_sum)" ${scripts[@]+"${scripts[@]}"}
+    requirements_sums "$venv_installer" "$requirements_torch" \
+      ${requirements[@]+"${requirements[@]}"} ${lockfile:+"$lockfile"} \
+      "$(sources_sum)" "$(sources_code_sum)" ${requirements_scripts[@]+"${requirements_scripts[@]}"}
   } | sha256sum | cut -d ' ' -f 1
 }
 
@@ -107,7 +109,7 @@ venv_create() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $base == host ]]; then sharing=(); fi
   # uv brings it, in a tenth of the time
-  if [[ $installer == uv ]]; then sharing+=(--without-pip); fi
+  if [[ $venv_installer == uv ]]; then sharing+=(--without-pip); fi
   inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "cannot create the venv $1" \
       "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
@@ -118,58 +120,41 @@ venv_create() {
   fi
 }
 
-# venv_check_packages DIR: fail if it does not see a package of the image or of the requirements, to
-# whatever place the installer has put it.
-venv_check_packages() {
-  local output word present= # not `image`: that is the runtime's, in `inside`
-  local -i code=0
-  local -a files=()
-  local -r functions=$longship_library/packages/inside look="read Python's output above"
-  if [[ $base != host ]]; then
-    present=$(inside python3 "$functions" layer_venv.print_packages) ||
-      fail "cannot list the packages of $base" "$look"
-  fi
-  for word in ${requirements[@]+"${requirements[@]}"}; do
-    if [[ $word != -r ]]; then files+=("$word"); fi
-  done
-  output=$(inside "$1/bin/python" "$functions" layer_venv.check "$present" ${files[@]+"${files[@]}"}) || code=$?
-  if ((code == 3)); then
-    fail "the new environment lacks ${output%%$'\n'*}; the active one is unchanged" \
-      "look for an option that redirects an installation: python3 container_run.py python3 -m pip config list"
-  fi
-  ((code == 0)) || fail "cannot list the packages of the new environment $1" "$look"
-}
-
 # venv_install_packages IMAGE_TORCH: install the packages of the lock file, or the newest versions.
 venv_install_packages() {
-  local -a words=(${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"})
+  local -a words=(${requirements[@]+"${requirements[@]}"} \
+    ${requirements_sources[@]+"${requirements_sources[@]}"})
   if [[ -n $lockfile ]]; then
     [[ -n $venv_overlay ]] ||
       installer_run "$venv_new" "$lockfile" --no-deps --require-hashes -r "$lockfile"
-    if ((${#sources[@]})); then installer_run "$venv_new" "$lockfile" --no-deps "${sources[@]}"; fi
+    if ((${#requirements_sources[@]})); then
+      installer_run "$venv_new" "$lockfile" --no-deps "${requirements_sources[@]}"
+    fi
     return
   fi
   if [[ -n $venv_overlay ]]; then
-    words=(${sources[@]+"${sources[@]}"}) # the overlay has everything else
+    words=(${requirements_sources[@]+"${requirements_sources[@]}"}) # the overlay has everything else
   elif [[ -n $1 ]]; then
     printf 'torch==%s\n' "$1" >"$venv_new/longship-constraints.txt"
     words+=(-c "$venv_new/longship-constraints.txt")
-  elif [[ -n $torch ]]; then
-    words+=(-r "$torch")
+  elif [[ -n $requirements_torch ]]; then
+    words+=(-r "$requirements_torch")
   fi
   # without its own pip, `pip install` would start the pip of the host or the image
-  if [[ $installer == uv ]]; then words+=(pip); fi
-  if ((${#words[@]})); then installer_run "$venv_new" "$torch" "${words[@]}"; fi
+  if [[ $venv_installer == uv ]]; then words+=(pip); fi
+  if ((${#words[@]})); then installer_run "$venv_new" "$requirements_torch" "${words[@]}"; fi
 }
 
 # venv_run_scripts: run the install scripts of repositories, each in its repository's directory.
 venv_run_scripts() {
   local -i at
-  for ((at = 0; at < ${#scripts[@]}; at += 2)); do
-    note "running ${scripts[at + 1]} in $repositories_directory/${scripts[at]}"
-    inside "$venv_new/bin/python" "$longship_library/packages/inside" install_packages.run_script "$wheelhouse" \
-      "$repositories_directory/${scripts[at]}" "${scripts[at + 1]}" ||
-      fail_writing "$venv_new" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
+  for ((at = 0; at < ${#requirements_scripts[@]}; at += 2)); do
+    note "running ${requirements_scripts[at + 1]} in $repositories_directory/${requirements_scripts[at]}"
+    inside "$venv_new/bin/python" "$longship_library/packages/inside" install_packages.run_script \
+      "$requirements_wheelhouse" \
+      "$repositories_directory/${requirements_scripts[at]}" "${requirements_scripts[at + 1]}" ||
+      fail_writing "$venv_new" \
+        "the script ${requirements_scripts[at + 1]} of repository ${requirements_scripts[at]} failed" \
         'correct the script; its output is above; then run the command again'
   done
 }
@@ -224,52 +209,45 @@ venv_remove_old() {
   rm -rf -- ${store_unused[@]+"${store_unused[@]}"} 2>/dev/null || : # a program can still hold a file in one
 }
 
-# installer_choose IMAGE_TORCH: set installer, and uv if that is the installer.
+# installer_choose IMAGE_TORCH: set venv_installer, and venv_uv if that is the installer.
 installer_choose() {
   if [[ -n $venv_overlay && -z $lockfile ]]; then
-    installer=pip # uv does not see what the overlay has, pip does
+    venv_installer=pip # uv does not see what the overlay has, pip does
   elif [[ -n $1 && -z $lockfile ]]; then
     # it is the build for the image's GPUs; uv does not see the packages of an image, pip does
     note "keeping the image's own PyTorch $1; installing on top of it with pip"
-    installer=pip
-  elif [[ $installer == uv ]]; then
-    uv_find || installer=pip
+    venv_installer=pip
+  elif [[ $venv_installer == uv ]]; then
+    uv_find
   fi
 }
 
 # installer_run VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's
 # requirement.
 installer_run() {
-  local directory='' output
-  if ((${#sources[@]})); then directory=$repositories_directory; fi
-  local -ar install=("$1/bin/python" "$longship_library/packages/inside" install_packages.install "$wheelhouse"
-    "$directory" "$installer" "$uv" "${@:2}")
-  if inside "${install[@]}"; then return; fi
-  # its output went to the terminal, for the progress: run it again to read it
-  if [[ -z $wheelhouse ]]; then
-    output=$(PIP_RETRIES=1 UV_HTTP_RETRIES=0 inside "${install[@]}" --dry-run --quiet 2>&1) || :
-    requirements_explain "$output"
-  fi
-  fail_writing "$1" "cannot install the packages into $1" \
-    "the installer's output above has the reason; correct it and run the command again; without network: $offline_command"
+  local directory=''
+  if ((${#requirements_sources[@]})); then directory=$repositories_directory; fi
+  inside "$1/bin/python" "$longship_library/packages/inside" install_packages.install \
+    "$requirements_wheelhouse" \
+    "$directory" "$venv_installer" "$venv_uv" "${@:2}" ||
+    fail_writing "$1" "cannot install the packages into $1" "read the installer's output above, \
+and docs/how-to/packages.md#when-it-fails; without network: $requirements_offline"
 }
 
-# uv_find: set uv to one that runs inside; one that is missing or has another version than the
+# uv_find: set venv_uv to one that runs inside; one that is missing or has another version than the
 # pinned one is fetched.
 uv_find() {
   if REPLY=$(inside sh -c 'command -v uv'); then
-    uv=$REPLY
+    venv_uv=$REPLY
     return
   fi
-  if ! uv_is_pinned inside "$uv"; then
-    directory_make "${uv%/*}"
-    rm -rf -- "$uv.partial.$$"
-    if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi
-    rm -rf -- "$uv.partial.$$"
-  fi
-  if [[ -x $uv ]]; then return; fi
-  note 'uv is not available; installing with pip'
-  return 1
+  if uv_is_pinned inside "$venv_uv"; then return; fi
+  directory_make "${venv_uv%/*}"
+  at_exit rm -rf -- "$venv_uv.partial.$$" # a disk is full as long as it is there
+  { if [[ -n $requirements_wheelhouse ]]; then uv_unpack; else uv_fetch; fi; } ||
+    fail_writing "${venv_uv%/*}" 'cannot install uv' \
+      "read the output above; without network: $requirements_offline; \
+to install with pip: packages.installer = \"pip\" in configuration.toml"
 }
 
 # uv_is_pinned COMMAND...: whether this uv can be started and has the pinned version.
@@ -279,33 +257,24 @@ uv_is_pinned() {
   [[ $("$@" --version 2>/dev/null) == "$pinned"?( *) ]]
 }
 
-# uv_fetch: fetch uv from the package index; fail if the disk is full or the index is not reachable.
+# uv_fetch: fetch uv from the package index.
 uv_fetch() {
-  local output full
   note 'installing uv'
-  if output=$({ inside python3 -m venv "$uv.partial.$$" &&
-    inside "$uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
-      install -r "$longship_library/packages/inside/uv.txt"; } 2>&1); then
-    mv -f -- "$uv.partial.$$/bin/uv" "$uv"
-    return
-  fi
-  full=$(fail_writing "${uv%/*}" "$output" '' 2>&1) || : # before its files are removed
-  rm -rf -- "$uv.partial.$$"
-  if [[ $full == *'No space left'* ]]; then
-    fail_writing "${uv%/*}" 'cannot install uv: No space left on device' ''
-  fi
-  requirements_explain_index "$output"
-  printf '%s\n' "$output" >&2
+  inside python3 -m venv "$venv_uv.partial.$$" >&2 &&
+    inside "$venv_uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
+      install -r "$longship_library/packages/inside/uv.txt" >&2 &&
+    mv -f -- "$venv_uv.partial.$$/bin/uv" "$venv_uv"
 }
 
-# uv_unpack: unpack uv from its wheel in the wheelhouse.
+# uv_unpack: unpack uv from its wheel in the wheelhouse, which can have those of other targets.
 uv_unpack() {
   local wheel
-  for wheel in "$wheelhouse"/uv-*.whl; do
-    if grep -qF -- "  ${wheel##*/}" "${lockfile%.lock}.sha256" &&
-      inside python3 -m zipfile -e "$wheel" "$uv.partial.$$"; then
-      chmod +x "$uv.partial.$$"/uv-*.data/scripts/uv
-      mv -f -- "$uv.partial.$$"/uv-*.data/scripts/uv "$uv"
-    fi
+  for wheel in "$requirements_wheelhouse"/uv-*.whl; do
+    grep -qF -- "  ${wheel##*/}" "${lockfile%.lock}.sha256" || continue
+    inside python3 -m zipfile -e "$wheel" "$venv_uv.partial.$$" &&
+      chmod +x "$venv_uv.partial.$$"/uv-*.data/scripts/uv &&
+      mv -f -- "$venv_uv.partial.$$"/uv-*.data/scripts/uv "$venv_uv"
+    return
   done
+  return 1
 }

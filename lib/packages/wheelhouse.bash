@@ -1,12 +1,13 @@
 # shellcheck shell=bash
 # The wheelhouse: Python packages for a machine without network, a directory of wheels with a lock
-# file and a record, written last: the checksum of every file, the lock file too. wheelhouse_download sets, for the functions of this file:
+# file and a record, written last: the checksum of every file, the lock file too.
+# wheelhouse_download sets, with names that begin with wheelhouse_, for the functions of this file:
 #
 #   downloads, unfinished   the directory, and that of files that are being made
 #   fetcher                 venv with pip, build and uv, for downloads
 #   archive                 image archive of the target; "" for none
-#   configured_python       packages.python; "" if it is not set
-#   host_python             the Python of this machine that runs Longship
+#   python                  packages.python; "" if it is not set
+#   host                    the Python of this machine that runs Longship
 #   runs_here               yes if the target's programs run on this machine, else no
 
 # shellcheck source=lib/packages/lock_packages.bash
@@ -16,59 +17,61 @@ source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
 wheelhouse_verify() {
   local -r list=${1%.lock}.sha256
   [[ -e $list ]] || fail "$list not found" "copy it too: it is in the same directory as ${1##*/}"
-  note "checking $wheelhouse"
-  checksums_verify "$list" "$wheelhouse" "copy it again; or, $lockfile_renew"
+  note "checking $requirements_wheelhouse"
+  checksums_verify "$list" "$requirements_wheelhouse" "copy it again; or, $lockfile_renew"
 }
 
 # wheelhouse_download DIR FETCHER HOST_PYTHON ARCHIVE PYTHON [OPTION]...: download all wheels for
 # the target; OPTIONs are pip's. Uses: start_image, which defines inside COMMAND... for the target's
 # image, if it runs here.
 wheelhouse_download() {
-  downloads=$1 fetcher=$2 host_python=$3 archive=$4 configured_python=$5 runs_here=no
+  wheelhouse_downloads=$1 wheelhouse_fetcher=$2 wheelhouse_host=$3 wheelhouse_archive=$4 \
+    wheelhouse_python=$5 wheelhouse_runs_here=no
   shift 5
   requirements_check
   lockfile_choose
-  unfinished=$downloads/${lockfile_group##*/}
-  unfinished=${unfinished%.lock}.partial
+  wheelhouse_unfinished=$wheelhouse_downloads/${lockfile_group##*/}
+  wheelhouse_unfinished=${wheelhouse_unfinished%.lock}.partial
   at_exit wheelhouse_discard
-  rm -rf -- "$unfinished"
-  directory_make "$unfinished/target" "$unfinished/built"
+  rm -rf -- "$wheelhouse_unfinished"
+  directory_make "$wheelhouse_unfinished/target" "$wheelhouse_unfinished/built"
   step 1/4 'Describing the target'
   host_arch
   if [[ $REPLY == "$arch" ]] && (start_image && inside python3 --version) >/dev/null 2>&1; then
     start_image
-    runs_here=yes
+    wheelhouse_runs_here=yes
   fi
-  wheelhouse_describe "$unfinished/target"
-  note "the target has Python $(<"$unfinished/target/python") on $arch"
+  wheelhouse_describe "$wheelhouse_unfinished/target"
+  note "the target has Python $(<"$wheelhouse_unfinished/target/python") on $arch"
   step 2/4 'Resolving the versions'
   wheelhouse_make_fetcher
   wheelhouse_resolve "$@"
   step 3/4 'Downloading the wheels'
   wheelhouse_fetch "$@"
   step 4/4 'Checking the wheels'
-  if [[ -s $unfinished/missing.txt ]]; then wheelhouse_build "$@"; fi
+  if [[ -s $wheelhouse_unfinished/missing.txt ]]; then wheelhouse_build "$@"; fi
   wheelhouse_list
   wheelhouse_discard
 }
 
 # wheelhouse_discard: remove the directory of a download, while the lock is held.
 wheelhouse_discard() {
-  if [[ -n $unfinished ]]; then rm -rf -- "$unfinished"; fi
-  unfinished=
+  if [[ -n $wheelhouse_unfinished ]]; then rm -rf -- "$wheelhouse_unfinished"; fi
+  wheelhouse_unfinished=
 }
 
 # wheelhouse_describe DIR: write the target's Python version and the packages of its image.
 wheelhouse_describe() {
-  local -ar describe=("$host_python" "$longship_library/packages/inside" describe_image.write_description "$1")
+  local -ar describe=("$wheelhouse_host" "$longship_library/packages/inside" \
+    describe_image.write_description "$1")
   if [[ -n $lockfile ]]; then
     "${describe[@]}" "$(lockfile_value python "$lockfile")" "$(lockfile_value glibc "$lockfile")"
-  elif [[ $runs_here == yes && ($base != host || -z $configured_python) ]]; then
+  elif [[ $wheelhouse_runs_here == yes && ($base != host || -z $wheelhouse_python) ]]; then
     target_describe "$1"
   elif wheelhouse_read_archive "$1"; then
     return
-  elif [[ -n $configured_python ]]; then
-    "${describe[@]}" "$configured_python" ''
+  elif [[ -n $wheelhouse_python ]]; then
+    "${describe[@]}" "$wheelhouse_python" ''
     if [[ $base == host ]]; then return; fi
     note "the packages in $lockfile_image are unknown: fetching all packages, even those in the image"
     if [[ $gpu == cuda || $gpu == rocm ]]; then
@@ -77,38 +80,36 @@ wheelhouse_describe() {
     fi
   else
     fail "the Python version of $machine is unknown" \
-      "set packages.python = \"3.12\" in configuration.toml${archive:+; or first run: python3 build_container.py download --machine $machine}"
+      "set packages.python = \"3.12\" in configuration.toml${wheelhouse_archive:+; or first run: python3 build_container.py download --machine $machine}"
   fi
 }
 
-# wheelhouse_read_archive DIR: describe the target by its image archive; false if it is missing, or
-# if it cannot be read and packages.python is set.
+# wheelhouse_read_archive DIR: describe the target by its image archive; false if it is missing.
 wheelhouse_read_archive() {
-  local reason
-  [[ -n $archive && -e $archive ]] || return 1
-  note "reading $archive"
-  if reason=$("$host_python" "$longship_library/packages/inside" describe_image.describe_archive "$1" "$archive" 2>&1); then return; fi
-  reason="${reason##*$'\n'}"
-  [[ -n $configured_python ]] || fail "cannot read the image archive $archive: $reason" \
-    "run: python3 build_container.py download --force --machine $machine; or set packages.python = \"3.12\""
-  note "cannot read $archive: $reason; using packages.python = \"$configured_python\""
-  return 1
+  [[ -n $wheelhouse_archive && -e $wheelhouse_archive ]] || return 1
+  note "reading $wheelhouse_archive"
+  "$wheelhouse_host" "$longship_library/packages/inside" describe_image.describe_archive "$1" \
+    "$wheelhouse_archive" ||
+    fail "cannot read the image archive $wheelhouse_archive" \
+      "see the line above; run: python3 build_container.py download --force --machine $machine"
 }
 
 # wheelhouse_make_fetcher: create a venv with pip, build and the pinned uv for downloads, once on
 # this machine.
 wheelhouse_make_fetcher() {
-  if uv_is_pinned "$fetcher/bin/uv" && "$fetcher/bin/python" -c 'import build'; then return; fi
-  directory_make "${fetcher%/*}"
-  rm -rf -- "$fetcher" "$fetcher.partial"
-  if ! "$host_python" -m venv "$fetcher.partial" >&2 ||
-    ! "$fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
+  if uv_is_pinned "$wheelhouse_fetcher/bin/uv" && "$wheelhouse_fetcher/bin/python" -c 'import build'; then
+    return
+  fi
+  directory_make "${wheelhouse_fetcher%/*}"
+  rm -rf -- "$wheelhouse_fetcher" "$wheelhouse_fetcher.partial"
+  if ! "$wheelhouse_host" -m venv "$wheelhouse_fetcher.partial" >&2 ||
+    ! "$wheelhouse_fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
       'pip>=24' 'build>=1' -r "$longship_library/packages/inside/uv.txt" >&2; then
-    rm -rf -- "$fetcher.partial"
-    fail_writing "${fetcher%/*}" 'cannot install pip, build and uv, which download the packages' \
+    rm -rf -- "$wheelhouse_fetcher.partial"
+    fail_writing "${wheelhouse_fetcher%/*}" 'cannot install pip, build and uv, which download the packages' \
       "check the network, and that Python has venv; pip's output above has the details"
   fi
-  mv -T -- "$fetcher.partial" "$fetcher"
+  mv -T -- "$wheelhouse_fetcher.partial" "$wheelhouse_fetcher"
 }
 
 # wheelhouse_resolve [OPTION]...: write the list of packages to download, and its header.
@@ -116,17 +117,18 @@ wheelhouse_resolve() {
   local variable
   while IFS= read -r -d '' variable; do # for uv and for builds, which do not take pip's options
     export "${variable?}"
-  done < <("$fetcher/bin/python" "$longship_library/packages/inside" install_packages.print_variables "$@")
+  done < <("$wheelhouse_fetcher/bin/python" "$longship_library/packages/inside" \
+    install_packages.print_variables "$@")
   if [[ -n $lockfile ]]; then
     note "using the locked versions of $lockfile"
-    sed '/^#/d' "$lockfile" >"$unfinished/pins.txt"
+    sed '/^#/d' "$lockfile" >"$wheelhouse_unfinished/pins.txt"
   else
-    packages_resolve "$unfinished" "$fetcher/bin/uv" "$fetcher/bin/python"
+    packages_resolve "$wheelhouse_unfinished" "$wheelhouse_fetcher/bin/uv" "$wheelhouse_fetcher/bin/python"
   fi
   {
-    lockfile_header "$unfinished"
+    lockfile_header "$wheelhouse_unfinished"
     if [[ -n $lockfile ]]; then printf '# lock: %s\n' "$(sha256sum <"$lockfile")"; fi
-  } >"$unfinished/header"
+  } >"$wheelhouse_unfinished/header"
 }
 
 # wheelhouse_fetch [OPTION]...: download all existing wheels; missing.txt then lists the other
@@ -134,42 +136,48 @@ wheelhouse_resolve() {
 wheelhouse_fetch() {
   local full=
   local -i failed=0
-  wheelhouse_run fetch "$repositories_directory" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
+  wheelhouse_run fetch "$repositories_directory" \
+    ${requirements_sources[@]+"${requirements_sources[@]}"} -- "$@" || failed=$?
   if ((failed == 4)); then full=': No space left on device'; fi # pip has removed its files by now
   ((failed == 0)) ||
-    fail_writing "$downloads" "cannot download the packages into $downloads$full" \
+    fail_writing "$wheelhouse_downloads" "cannot download the packages into $wheelhouse_downloads$full" \
       "check the network; pip's output above has the details; run the command again to resume"
 }
 
 # wheelhouse_run FUNCTION ARGUMENT...: call a function of inside/target_wheels.py.
 wheelhouse_run() {
   local name=${lockfile_group##*/}
-  "$fetcher/bin/python" "$longship_library/packages/inside" "target_wheels.$1" "$downloads" "${name%.lock}" "$arch" \
-    "$unfinished" "${@:2}"
+  "$wheelhouse_fetcher/bin/python" "$longship_library/packages/inside" "target_wheels.$1" \
+    "$wheelhouse_downloads" "${name%.lock}" "$arch" \
+    "$wheelhouse_unfinished" "${@:2}"
 }
 
 # wheelhouse_build [OPTION]...: build wheels of packages that have only a source; in the image, if
 # it runs here.
 wheelhouse_build() {
-  local -a python=("$fetcher/bin/python")
+  local -a python=("$wheelhouse_fetcher/bin/python")
   local where='this machine' pip
-  pip=$("$fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image can lack it
-  if [[ $runs_here == yes ]]; then python=(inside python3) where=$base; fi
+  pip=$("$wheelhouse_fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image can lack it
+  if [[ $wheelhouse_runs_here == yes ]]; then python=(inside python3) where=$base; fi
   note "building from source, with the Python of $where: $(sed -n 's/^\([^ -][^ ]*\).*/\1/p' \
-    "$unfinished/missing.txt" | paste -s -d ' ')"
+    "$wheelhouse_unfinished/missing.txt" | paste -s -d ' ')"
   "${python[@]}" "$pip" --quiet --disable-pip-version-check wheel --no-deps --require-hashes \
-    --wheel-dir "$unfinished/built" "$@" -r "$unfinished/missing.txt" >&2 ||
+    --wheel-dir "$wheelhouse_unfinished/built" "$@" -r "$wheelhouse_unfinished/missing.txt" >&2 ||
     note "some packages could not be built; pip's output above has the reason"
 }
 
-# wheelhouse_list: print the table; fail if a wheel is missing.
+# wheelhouse_list: print what was downloaded; fail if a wheel is missing.
 wheelhouse_list() {
   local -i failed=0
-  wheelhouse_run finish "$runs_here" >"$unfinished/table" || failed=$?
+  wheelhouse_run finish "$wheelhouse_runs_here" >"$wheelhouse_unfinished/told" || failed=$?
   case $failed in
-    0) cat -- "$unfinished/table" ;;
-    3) fail "no wheel for Python $(<"$unfinished/target/python") on $arch: $(<"$unfinished/table")" \
-      'require versions that have one, or add a directory with your own wheels: -- --find-links DIR' ;;
-    *) fail_writing "$downloads" "cannot write the lists of $downloads" "check the directory's permissions" ;;
+    0) cat -- "$wheelhouse_unfinished/told" ;;
+    3)
+      fail "no wheel for Python $(<"$wheelhouse_unfinished/target/python") on $arch: \
+$(<"$wheelhouse_unfinished/told")" \
+        'require versions that have one, or add a directory with your own wheels: -- --find-links DIR'
+      ;;
+    *) fail_writing "$wheelhouse_downloads" "cannot write the lists of $wheelhouse_downloads" \
+      "check the directory's permissions" ;;
   esac
 }

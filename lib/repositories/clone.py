@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from shlex import quote
 
-from lib.repositories.git import READ_ABOVE, Git, GitError, show
+from lib.repositories.git import READ_ABOVE, Git, GitError, show, show_output
 from lib.repositories.repository import (
     BRING_BUNDLES,
     Configured,
@@ -158,7 +158,7 @@ def fetch_submodules(repository: Repository) -> None:
 def _update_submodules(repository: Repository, *command: str) -> None:
     fetched, output = repository.attempt(*command)
     if not fetched:
-        show(output)
+        show_output(output)
         message = f"{repository.name}: cannot fetch its submodules"
         raise write_error(repository.directory, message, READ_ABOVE)
 
@@ -230,7 +230,7 @@ def _download_submodules(mirror: Repository, bundles: Path, target: str) -> None
     for words in ("sync --recursive", "update --init --recursive --force"):
         fetched, output = work.attempt(f"submodule --quiet {words}")
         if not fetched:
-            show(output)
+            show_output(output)
             raise LongshipError(f"{work.name}: cannot fetch its submodules", READ_ABOVE)
     listed = 'printf "%s\\0" "$displaypath"'
     for path in work.names("submodule --quiet foreach --recursive", listed):

@@ -9,9 +9,9 @@ import termios
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any, NoReturn
+from typing import Any
 
-from lib.script.errors import LongshipError, check_owner, print_messages, write_error
+from lib.script.errors import check_owner, print_messages, write_error
 
 # No hooks, signatures, editors, questions; submodules are handled one by one.
 _SETTINGS = (
@@ -25,13 +25,6 @@ _SETTINGS = (
 READ_ABOVE = "read git's output above, then run the command again"
 OWN_COMMITTER = {"GIT_COMMITTER_NAME": "Longship", "GIT_COMMITTER_EMAIL": "longship@localhost"}
 OWN_AUTHOR = {"GIT_AUTHOR_NAME": "Longship", "GIT_AUTHOR_EMAIL": "longship@localhost"}
-# what git says about a server, and what that means
-_UNREACHABLE = ("could not resolve", "network is unreachable", "connection refused")
-_UNREACHABLE += ("connection timed out", "failed to connect", "no route to host")
-_NO_LOGIN = ("terminal prompts disabled", "authentication failed", "permission denied")
-_NO_LOGIN += ("host key verification",)
-_DAMAGED = ("early eof", "index-pack", "not a v2 bundle", "bad object", "bundle file")
-_MISSING = ("does not exist", "not found", "does not appear to be a git repository")
 
 
 class GitError(Exception):
@@ -93,10 +86,18 @@ class Git:
         return split_names(self.run(*words, **options))
 
     def fetch(self, name: str, url: str, *words: Any, writes: Path | None = None) -> None:
-        """Run git where it needs a server; stop with a reason where it fails."""
+        """Run git where it needs a server; stop where it fails, with what git says."""
         succeeded, output = self.attempt(*words)
         if not succeeded:
-            _explain_failure(name, url, output, writes or self.directory)
+            check_owner(output, f"{name}: {url}")
+            show_output(output)
+            hint = (
+                f"read git's output above, and try: git ls-remote {quote(url)}; without network: "
+                "python3 set_up.py download on a machine with one, then here: "
+                "python3 set_up.py offline"
+            )
+            message = f"{name}: git cannot fetch {url}"
+            raise write_error(writes or self.directory, message, hint)
 
 
 def split_names(output: bytes) -> list[str]:
@@ -135,32 +136,10 @@ def note(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """Print a result, or what a program has printed."""
+    """Print a result."""
     os.write(2, os.fsencode(f"{text}\n"))
 
 
-def _explain_failure(name: str, url: str, output: str, directory: Path) -> NoReturn:
-    """Stop with what git has said about a server; directory is where it was writing."""
-    check_owner(output, f"{name}: {url}")
-    said = output.lower()
-    if "no space left" in said or "quota exceeded" in said:
-        raise write_error(directory, f"{name}: No space left on device", "")
-    if any(part in said for part in _UNREACHABLE):
-        raise LongshipError(
-            f"{name}: cannot reach {url} from this machine",
-            "on a machine with network access, run: python3 set_up.py download; "
-            "then on this one: python3 set_up.py offline",
-        )
-    if any(part in said for part in _NO_LOGIN):
-        raise LongshipError(
-            f"{name}: {url} requires a login that git does not have",
-            f"log in once: git ls-remote {quote(url)}; or see: git help credentials, man ssh-add",
-        )
-    if url.endswith(".bundle") and any(part in said for part in _DAMAGED):
-        raise LongshipError(f"{name}: {url} is damaged", "copy the bundle again")
-    if any(part in said for part in _MISSING):
-        raise LongshipError(
-            f"{name}: repository not found: {url}", "check its url in configuration.toml"
-        )
-    show(output)
-    raise write_error(directory, f"{name}: git cannot fetch {url}", READ_ABOVE)
+def show_output(text: str) -> None:
+    """Print what a program has printed: its errors are not those of this program."""
+    show("\n".join(f"  {line}" for line in text.split("\n")))

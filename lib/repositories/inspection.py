@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from lib.repositories.git import GitError
-from lib.repositories.patches import is_as_configured, patches_in
+from lib.repositories.patches import is_as_configured
 from lib.repositories.repository import Configured, Repository
 from lib.repositories.update import check_not_waiting
 from lib.script.errors import LongshipError, print_messages
@@ -35,10 +35,8 @@ def check(configured: Configured) -> None:
         print_messages(warning=warning, hint="python3 set_up.py update")
     elif not _is_changed(repository):
         print(f"{text}, unchanged")
-    elif _changes_are_saved(repository):
-        print(f"{text}, with changes that are in {configured.patches}")
     else:
-        warning = f"{text}, with changes that are not saved in patches/"
+        warning = f"{text}, with changes that may not be in patches/"
         print_messages(warning=warning, hint="python3 set_up.py save-patches")
 
 
@@ -54,14 +52,3 @@ def _is_changed(repository: Repository) -> bool:
     except GitError as error:
         hint = f"run: git -C {quote(str(repository.directory))} status"
         raise LongshipError(f"cannot tell whether it is changed: {error}", hint) from error
-
-
-def _changes_are_saved(repository: Repository) -> bool:
-    """Tell whether the patches are newer than the changed files and the user's commits."""
-    patches = patches_in(repository.configured.patches)
-    names = repository.names("ls-files --modified --others --exclude-standard --full-name -z")
-    names += repository.names("diff --cached --name-only -z")
-    paths = [repository.directory / name for name in names]
-    times = [int(path.stat().st_mtime) for path in paths if path.exists()]
-    times.append(int(repository.text("log -1 --format=%ct")))
-    return bool(patches) and max(times) <= max(int(each.stat().st_mtime) for each in patches)

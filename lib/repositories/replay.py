@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
-from lib.repositories.git import READ_ABOVE, GitError, note, show
+from lib.repositories.git import READ_ABOVE, GitError, note, show_output
 from lib.repositories.patches import commit_tree, header_of, patches_in, read_header
 from lib.repositories.repository import Progress, Repository
 from lib.repositories.snapshot import keep, take_snapshot
@@ -46,7 +46,7 @@ def prepare(
     add = "worktree add --quiet --force --force --detach"
     added, output = repository.attempt(add, work.directory, target)
     if not added or not work.succeeds("diff-files --quiet"):
-        show(output)
+        show_output(output)
         repository.forget(progress)
         message = f"cannot check out {repository.shown(target)} in {work.directory}"
         hint = "read git's output above; the repository is unchanged"
@@ -95,7 +95,7 @@ def _pick(repository: Repository, work: Repository, progress: Progress) -> None:
         progress.conflicts, progress.stopped = files, True
         repository.save(progress)
         _stop(work, progress)
-    show("\n".join(f"  {line}" for line in output.split("\n")))
+    show_output(output)
     message = f"{repository.directory}: cannot apply {_name(work, kind, what)} to the new version"
     hint = (
         f"read git's output above; the repository is unchanged; to cancel, run: {_UPDATE} --abort"

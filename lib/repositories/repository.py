@@ -172,12 +172,6 @@ class Repository(Git):
     def progress(self) -> Progress | None:
         """Return the update under way, if there is one."""
         file = self.state / "progress.json"
-        if (self.state / "step").exists():
-            raise LongshipError(
-                f"{self.directory}: an update by an earlier Longship is under way",
-                f"complete it with that version; or keep the files as they are now, with what was "
-                f"saved in refs/longship/saved: rm -r {quote(str(self.state))}",
-            )
         if file.exists():
             return Progress(**json.loads(file.read_text(encoding="utf-8")))
         return Progress([]) if self.state.exists() else None

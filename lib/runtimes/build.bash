@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# The build of an image: its state, and the programs that take part: their progress, and the causes
-# of their failures.
+# The build of an image: its state, and the programs that take part: their progress and failures.
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
@@ -15,8 +14,7 @@ source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 #   required, digest    the digest that the source must have, empty for any, and the one that it has
 #   hint, next          the hint if this machine cannot build, and the command to run after the
 #                       build
-#   login               the hint that gives a program of the runtime's own a login for the registry
-#                       HOST
+#   login               the hint that gives the program a login for the registry HOST
 #   work, tmp, partial  directory of everything that the build needs, its temporary files, and the
 #                       unfinished image
 # shellcheck disable=SC2034  # lib/images/build.bash and the runtimes use it
@@ -27,114 +25,43 @@ declare -g build_image='' build_active='' build_source='' build_address='' build
 # shellcheck disable=SC2034
 declare -ga build_tools=() # the programs that take part
 
-# build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the
-# time and the size of PATHs, which the program writes.
-build_show_progress() {
-  local line='' message='' terminal='' shown='' status
-  local -r start=$SECONDS
-  if [[ -t 2 ]]; then terminal=1; fi
-  while :; do
-    status=0
-    IFS= read -r -t 1 line || status=$?
-    if ((status > 0 && status <= 128)); then break; fi
-    if ((status == 0)) && build_is_message "$line"; then
-      message=$REPLY
-      if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
-    fi
-    if [[ -n $terminal && $SECONDS != "$shown" ]]; then
-      shown=$SECONDS
-      bytes_format "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
-      printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
-    fi
-  done
-  if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
-}
-
-# build_is_message LINE: whether it shows progress; set REPLY to it.
-build_is_message() {
-  local -r layer='^[0-9a-f]{12}: '
-  REPLY=${1#INFO:}
-  REPLY=${REPLY#\[INFO\]}
-  REPLY=${REPLY#"${REPLY%%[! ]*}"}
-  case $REPLY in
-    '' | 'FATAL'* | 'ERROR'* | 'WARNING'* | *'warn rootless'* | *'level='* | 'Error'* | sha256:*) return 1 ;;
-    *quashfs* | *'table size'* | 'Filesystem size'* | 'Number of'* | *'uncompressed'* | 'duplicates'*) return 1 ;;
-    compressed* | root* | *'filesystem on'*) return 1 ;; # mksquashfs, which enroot does not silence
-  esac
-  [[ ! $REPLY =~ $layer ]]
-}
-
-# build_explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log
-# shows them. FILE is the source if it is a file; HINT is for a machine that cannot build from it.
-build_explain_failure() {
-  local text
-  text=$(<"$1")
-  local -r said=${text,,}
-  if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
-    fail "$3: No space left on device" \
-      'free some space, or set [paths] in configuration.toml; then run the command again'
-  fi
-  if [[ -z $4 || $4 == *.tar ]]; then
-    build_explain_source "$said" "$2" "$3"
-  elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
-    tail -n 5 -- "$1" >&2
-    fail "building from $3 is not allowed on this machine" "$5"
-  fi
-  tail -n 30 -- "$1" >&2
-  fail_writing "${1%/*}" "$2 cannot build an image from $3" 'see the output above'
-}
-
-# build_explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong
-# with the source.
-build_explain_source() {
-  local -r source=$3
-  local host=${source#*://} login=${build_login:-run: $2 login HOST}
+# build_fail LOG PROGRAM SOURCE FILE HINT: show what the program said, and stop. FILE is the source if
+# it is a file; HINT is for a machine that cannot build from it. This is the only table of other
+# programs' messages: each has the reason in its own words, and some do not say what to type.
+build_fail() {
+  local text host=${3#*://} login=${build_login:-run: $2 login HOST}
+  local hint='see the output above, and check container.image in configuration.toml'
   host=${host%%/*}
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
-  case $1 in
-    *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
-      fail "$source has no image for $arch" \
-        "set container.image in configuration.toml to an image for $arch"
+  text=$(<"$1")
+  case ${text,,} in
+    *'no space left on device'* | *'disk quota exceeded'*)
+      hint='free some space, or set [paths] in configuration.toml; then run the command again'
       ;;
-    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
-      fail "image not found: $source" \
-        'check its name and tag: container.image in configuration.toml'
+    *unauthorized* | *toomanyrequests* | *'authentication required'* | *denied* | *'no basic auth'*)
+      hint+="; to log in: ${login//HOST/$host}"
       ;;
-    *toomanyrequests* | *'rate limit'*)
-      fail "$host: rate limit reached for anonymous pulls" "${login//HOST/$host}"
+    *'no such host'* | *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | \
+      *'i/o timeout'* | *'no route to host'* | *'name resolution'*)
+      hint="on a machine with network access, run: python3 build_container.py download \
+--machine $machine; then on this machine: python3 build_container.py offline"
       ;;
-    *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host requires a login, or does not have $source" "${login//HOST/$host}"
-      ;;
-    *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
-      *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
-      fail "cannot reach $host from this machine" \
-        "on a machine with network access, run: python3 build_container.py download --machine $machine; then on this machine: python3 build_container.py offline"
-      ;;
-    *'server gave http response'*)
-      fail "$host does not use TLS, so an image can be replaced on its way" \
-        "use another registry; or, if you trust it, add to ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
-      ;;
-    *x509*)
-      fail "the certificate of $host is not trusted on this machine" \
-        'set the file of trusted certificates: export SSL_CERT_FILE=...'
-      ;;
-    *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
-      fail "not a complete image archive: $source" 'copy the archive again'
-      ;;
+    *'user namespace'* | *newuidmap* | *fakeroot*) hint="${5:-$hint}" ;;
   esac
+  tail -n 30 -- "$1" >&2
+  fail_writing "${1%/*}" "$2 cannot build an image from $3" "$hint"
 }
 
-# build_run COMMAND...: run a program of the build, show its progress, and explain a failure.
+# build_run COMMAND...: run a program of the build, show its progress, and stop if it fails.
 build_run() {
   local -r log=$build_work/log
-  "$@" 2>&1 </dev/null | tee -- "$log" | build_show_progress "$build_work/cache" "$build_partial" ||
-    build_explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
+  "$@" 2>&1 </dev/null | tee -- "$log" | progress_show "$build_work/cache" "$build_partial" ||
+    build_fail "$log" "$1" "$build_source" "$build_file" "$build_hint"
 }
 
 # image_copy FROM TO: copy it, because a site can replace its images at any time.
 image_copy() {
-  progress_run "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
+  progress_run "$2" cp --reflink=auto -- "$1" "$2" ||
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 

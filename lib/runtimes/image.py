@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import ROOTED, Paths, check_shared, expand, pinned
@@ -84,17 +83,9 @@ def image_source(settings: Settings) -> ImageSource:
     raise LongshipError(
         f"stack {stack.name} has no image for {vendor} on {arch}, which machine "
         f"{settings.machine.name} needs",
-        f"{_existing_images(stack.images)}; set container.image in configuration.toml",
+        f"see [images] in stacks/{stack.name}/stack.toml; or set container.image in "
+        "configuration.toml",
     )
-
-
-def _existing_images(images: Mapping[str, Any]) -> str:
-    """Say for which GPUs a stack has images."""
-    existing = [
-        vendor if isinstance(image, str) else f"{vendor} on {', '.join(image)}"
-        for vendor, image in images.items()
-    ]
-    return f"the stack has images for {'; '.join(existing)}" if existing else "it has no images"
 
 
 def _parse(text: str, origin: str, absolute: Callable[[str], str]) -> ImageSource:
@@ -110,26 +101,11 @@ def _parse(text: str, origin: str, absolute: Callable[[str], str]) -> ImageSourc
         return ImageSource(kind, absolute(text))
     schemes = ("docker://", "oras://", "library://", "docker-archive:", "oci-archive:")
     kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
-    meant = _meant(text, scheme)
-    hint = f"{meant} valid values: {', '.join(kinds)}" if meant else suggest(text, kinds)
-    raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)
-
-
-def _meant(text: str, scheme: str) -> str:
-    """Say how to write what other tools write; "" for anything else."""
-    name, _, ending = text.rpartition("/")[2].rpartition(".")
-    plain = text.partition("://")[2] or text
-    if "#" in text:  # enroot's
-        return f'write "docker://{plain.replace("#", "/")}";'
-    if scheme == "dockerd":
-        return f'write "docker-daemon:{plain}";'
-    if ending in ("squashfs", "sqfs"):
-        return f"rename the file: {name}.sqsh;"
-    if ending == "recipe" or "Singularity" in (name, ending):
-        return f"rename the file: {name if ending == 'recipe' else 'NAME'}.def;"
+    # as docker names an image
+    hint = suggest(text, kinds)
     if scheme not in SCHEMES and re.fullmatch(_REFERENCE, text):
-        return f'did you mean "docker://{text}"?'
-    return ""
+        hint = f'did you mean "docker://{text}"? valid values: {", ".join(kinds)}'
+    raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)
 
 
 def _kind_of_file(text: str) -> str:

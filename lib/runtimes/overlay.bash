@@ -10,7 +10,9 @@ declare -ga overlay_record=()
 # BASE.
 overlay_check() {
   local -r rebuild="run: python3 build_overlay.py --stack $3"
-  { mapfile -t overlay_record <"$1.json"; } 2>/dev/null || overlay_fail_to_read "$1" "$rebuild"
+  { mapfile -t overlay_record <"$1.json"; } 2>/dev/null ||
+    fail "overlay not found, or its record: $1" \
+      "$rebuild; or, if it is there, ask its owner to run: chmod a+r $(printf '%q %q' "$1" "$1.json")"
   local bases
   [[ ${overlay_record[*]: -1} == '}' ]] ||
     fail "the record of the overlay is damaged: $1.json" "$rebuild"
@@ -29,16 +31,6 @@ overlay_check() {
 overlay_has_base() {
   json_text "$1"
   [[ "\\n$2\\n" == *"\\n$REPLY\\n"* ]]
-}
-
-# overlay_fail_to_read FILE HINT: fail, with the reason why the record cannot be read.
-overlay_fail_to_read() {
-  if [[ -e $1 && -e $1.json ]]; then
-    fail "cannot read the overlay $1" \
-      "ask its owner to run: chmod a+r $(printf '%q %q' "$1" "$1.json")"
-  fi
-  if [[ -e $1 ]]; then fail "overlay $1 has no record" "$2"; fi
-  fail "overlay not found: $1" "$2"
 }
 
 # overlay_check_python FILE HINT: fail if the host's Python has changed since the overlay was built.

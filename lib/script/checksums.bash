@@ -32,6 +32,6 @@ checksums_verify() {
 file_checksum() {
   local sum
   # shellcheck disable=SC2094  # it is read only
-  sum=$(progress_run "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the error above'
+  sum=$(progress_run "$1" sha256sum <"$1") || fail "cannot read $1" 'see the error above'
   printf 'sha256:%s' "${sum%% *}"
 }

@@ -1,38 +1,34 @@
 # shellcheck shell=bash
-# Progress of a long step whose program shows none: a line on a terminal, removed at the end.
+# Progress of a long step: a line on a terminal, removed at the end, and nothing elsewhere.
 
-# progress_run FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or,
-# if TO is not empty, writes it to the file TO.
+# progress_run PATH PROGRAM...: run a program that prints nothing, and reads or writes PATH.
 progress_run() {
   local -i code=0
   if [[ ! -t 2 ]]; then
-    "${@:3}"
+    "${@:2}"
     return
   fi
   # file 4 is closed when the program or this script ends; then progress_show ends
-  {
-    "${@:3}" 3<&- 4>&- || code=$?
-  } 3<&0 4> >(progress_show "$1" "$2")
+  { "${@:2}" 4>&- || code=$?; } 4> >(progress_show "$1")
   wait "$!" 2>/dev/null || :
   return "$code"
 }
 
-# progress_show FROM TO: show the size of TO, else the position in file 3, until standard input
-# ends.
+# progress_show PATH...: show the last line of standard input, until it ends, the time, and the size
+# of PATHs.
 progress_show() {
-  local key place bytes of status
-  bytes=$(stat -L -c %s -- "$1")
-  bytes_format "$bytes"
-  of=$REPLY
-  while status=0 && { read -r -t 0.5 || status=$?; } && ((status > 128)); do
-    place=0
-    if [[ -n $2 ]]; then
-      place=$(stat -c %s -- "$2" 2>/dev/null) || place=0
-    else
-      while read -r key REPLY; do if [[ $key == pos: ]]; then place=$REPLY; fi; done </proc/self/fdinfo/3
-    fi
-    bytes_format "$place"
-    printf '\r\e[K      %s of %s, %d %%' "$REPLY" "$of" $((place * 100 / (bytes > 0 ? bytes : 1))) >&2
+  local line='' message='' shown='' status
+  local -r start=$SECONDS
+  if [[ ! -t 2 ]]; then
+    cat >/dev/null
+    return
+  fi
+  while status=0 && { IFS= read -r -t 1 line || status=$?; } && ((status == 0 || status > 128)); do
+    if ((status == 0)); then printable "$line"; message=${REPLY:0:54}'  '; fi
+    if [[ $SECONDS == "$shown" ]]; then continue; fi
+    shown=$SECONDS
+    bytes_format "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+    printf '\r\e[K      %s%d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
   done
   printf '\r\e[K' >&2
 }

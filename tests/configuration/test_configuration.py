@@ -13,7 +13,7 @@ def check(text, tmp_path):
     """Read a file's text as `load_settings` does."""
     path = tmp_path / "configuration.toml"
     path.write_text(text, encoding="utf-8")
-    return check_layer(*read_toml(path, "configuration.toml"))
+    return check_layer(read_toml(path, "configuration.toml"), "configuration.toml")
 
 
 def test_paths_are_set_by_removing_the_marks_that_the_tutorial_names(root, tmp_path):
@@ -36,7 +36,9 @@ def test_nothing_said_gives_the_defaults():
 
 
 def test_checked_in_configuration_changes_no_default(root):
-    layer = check_layer(*read_toml(root / "configuration.toml", "configuration.toml"))
+    layer = check_layer(
+        read_toml(root / "configuration.toml", "configuration.toml"), "configuration.toml"
+    )
     assert combine([layer])[0] == Configuration()
 
 
@@ -65,44 +67,44 @@ def test_every_kind_of_value_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ('machne = "jwb"', 'configuration.toml, line 1: unknown key "machne"', '"machine"'),
-        ('\n[contaner]\nimage = "x"', 'line 2: unknown table "contaner"', '"container"'),
-        ('account = "me"', 'line 1: unknown key "account"', "write project.account = ..."),
-        ("[paths]\nx = 1\n[project]\n", 'line 2: unknown key "paths.x"', "valid values: "),
-        ("machine = \u201cjwb\u201d", "invalid TOML in configuration.toml", "curly quotes"),
-        ('[container]\n\nimge = "x"', 'line 3: unknown key "container.imge"', '"image"'),
-        ('container.imge = "x"', 'line 1: unknown key "container.imge"', '"image"'),
+        ('machne = "jwb"', 'configuration.toml: unknown key "machne"', '"machine"'),
+        ('\n[contaner]\nimage = "x"', 'unknown table "contaner"', '"container"'),
+        ('account = "me"', 'unknown key "account"', "write project.account = ..."),
+        ("[paths]\nx = 1\n[project]\n", 'unknown key "paths.x"', "valid values: "),
+        ("machine = \u201cjwb\u201d", "invalid TOML in configuration.toml", "straight quotes"),
+        ('[container]\n\nimge = "x"', 'unknown key "container.imge"', '"image"'),
+        ('container.imge = "x"', 'unknown key "container.imge"', '"image"'),
         ('container = { imge = "x" }', ': unknown key "container.imge"', '"image"'),
-        ('[container]\n"imge" = "x"', 'line 2: unknown key "container.imge"', '"image"'),
+        ('[container]\n"imge" = "x"', 'unknown key "container.imge"', '"image"'),
         (
             "[paths.scratch_dir]\nx = 1",
-            "line 1: paths.scratch_dir: expected a string",
+            "paths.scratch_dir: expected a string",
             'write scratch_dir = "',
         ),
         (
             "[container]\nruntime = 3",
-            "line 2: container.runtime: expected a string",
+            "container.runtime: expected a string",
             'write runtime = "',
         ),
-        ("machine = true", "line 1: machine: expected a string", 'write machine = "'),
+        ("machine = true", "machine: expected a string", 'write machine = "'),
         (
             '[container]\nbinds = "/data"',
-            "line 2: container.binds: expected a list of strings",
+            "container.binds: expected a list of strings",
             "write binds = [",
         ),
         (
             "[container]\nbinds = [1]",
-            "line 2: container.binds: expected a list of strings",
+            "container.binds: expected a list of strings",
             "write binds = [",
         ),
         (
             '[environment]\nset = ["A=1"]',
-            "line 2: environment.set: expected a table of strings",
+            "environment.set: expected a table of strings",
             "write set = {",
         ),
         (
             "[environment]\nset = { A = 8 }",
-            "line 2: environment.set: expected a table of strings",
+            "environment.set: expected a table of strings",
             "write set = {",
         ),
         (
@@ -112,12 +114,12 @@ def test_every_kind_of_value_is_taken(tmp_path):
         ),
         (
             '[container]\nruntime = "aptainer"',
-            'line 2: unknown value of container.runtime: "aptainer"',
+            'unknown value of container.runtime: "aptainer"',
             "did you",
         ),
         (
             '[packages]\ninstaller = "conda"',
-            "line 2: unknown value of packages.installer",
+            "unknown value of packages.installer",
             "valid values: uv, pip",
         ),
     ],
@@ -133,7 +135,7 @@ def test_mistake_is_told_with_its_place_and_what_is_allowed(text, message, hint,
 def test_value_where_a_table_belongs_is_not_called_unknown(table, tmp_path):
     with pytest.raises(LongshipError) as error:
         check(f'{table} = "x"', tmp_path)
-    assert "line 1" in str(error.value) and "table" in f"{error.value} {error.value.hint}"
+    assert "table" in f"{error.value} {error.value.hint}"
     assert f'did you mean "{table}"' not in error.value.hint
 
 

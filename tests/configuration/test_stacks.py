@@ -54,8 +54,8 @@ def test_unknown_stack_names_those_that_are_there(repository):
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ('\nimage = "x"\n', 'stack.toml, line 2: unknown key "image"', '"images"'),
-        ('[images]\nnvidia = "x"\n', 'line 2: unknown key "images.nvidia"', "cuda, rocm, cpu"),
+        ('\nimage = "x"\n', 'stack.toml: unknown key "image"', '"images"'),
+        ('[images]\nnvidia = "x"\n', 'unknown key "images.nvidia"', "cuda, rocm, cpu"),
         ('[configuration.contaner]\nimage = "x"\n', 'unknown table "contaner"', '"container"'),
         ("torch = 3\n", "torch", ""),
         ("images = 3\n", "images", ""),

@@ -91,7 +91,7 @@ def test_each_subject_is_told_of_each_machine(machine, told, tmp_path):
         f"Longship {VERSION}, "
     )
     topics = {each.topic for each in found}
-    assert topics >= {"node", "clone", "python", "configuration", "machine", "jobs", "architecture"}
+    assert topics >= {"node", "clone", "python", "configuration", "machine", "architecture"}
     assert topics >= {"scratch", "home", "temporary", "caches", "leftovers", "runtime"}
     assert topics >= {"GPU", "packages", "git", "proxy", "certificates", "network", "tokens"}
     assert topics >= {"secrets", "Slurm"}

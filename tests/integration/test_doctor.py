@@ -375,7 +375,6 @@ def broken_gpu(patient):
 
 
 FULL = "1000000001* 1000000000 1100000000 6d 42 0 0 -"
-FILES = "5 1000000000 1100000000 - 99 100 100 -"
 FAULTS = [
     Fault("old python", old_python, "problem", "python", "needs Python 3.9", "python3 -m venv"),
     Fault(
@@ -395,10 +394,6 @@ FAULTS = [
         *("SYSTEMNAME=juwelsbooster identifies jwb", 'machine = "auto"'),
     ),
     Fault("not seen", hidden_folders, "problem", "directories", "do not mount", "under /e"),
-    Fault(
-        *("copied job", lambda p: p.change("start_job local", "start_job lumi", JOB)),
-        *("warning", "jobs", "is for the machine lumi", "start_job local"),
-    ),
     Fault(
         *("scratch is a file", scratch_is_a_file, "problem", "scratch"),
         *("is not a directory", "paths.scratch_dir"),
@@ -422,7 +417,6 @@ FAULTS = [
     ),
     Fault("unfinished", unfinished, "warning", "leftovers", "x.sif.partial", "rm -r "),
     Fault("quota", quota(FULL), "warning", "scratch", "is exhausted", "free some space"),
-    Fault("quota of files", quota(FILES), "warning", "scratch", "only 1 left", "free some space"),
     Fault("no home", home_is_gone, "problem", "home", "which is not a directory", "export HOME"),
     Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is not a directory", "TMPDIR"),
     Fault("no runtime", no_runtime, "problem", "runtime", "not found", "its module"),
@@ -720,11 +714,12 @@ def test_lock_of_a_process_that_works_is_no_fault(patient):
 
 
 @without_container
-def test_changes_that_are_saved_are_no_fault(patient):
+def test_changes_are_told_unless_all_are_committed_and_saved(patient):
     unsaved_changes(patient)
-    found(patient.report(), "warning", "repository", "with changes that are not saved in patches/")
+    found(patient.report(), "warning", "repository", "with changes that may not be in patches/")
+    patient.mine.git("commit", "--quiet", "--all", "--message=mine")
     patient.set_up("save-patches")
-    found(patient.report(), "ok", "repository", "with changes that are in ")
+    found(patient.report(), "ok", "repository", "unchanged")
 
 
 @without_container

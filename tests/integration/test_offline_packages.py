@@ -146,7 +146,7 @@ def test_packages_are_fetched_for_another_architecture(connected, found):
     assert MACHINE in wheel(clone, "markupsafe").name
     assert MACHINE in wheel(clone, "uv").name
     assert wheel(clone, "longship_source").name.endswith("-none-any.whl")
-    assert re.search(r"^longship-source +1.0 +wheel built on this machine ", done.stdout, re.M)
+    assert re.search(r"^\d+ packages, [\d.]+ MB$", done.stdout, re.M)
     assert "building from source, with the Python of this machine" in done.stderr
     assert "rsync" in done.stderr or done.stderr.endswith("next: python3 set_up.py offline\n")
 
@@ -192,15 +192,15 @@ def test_target_that_nothing_tells_about_is_an_error(connected):
 
 
 @pytest.mark.slow  # tests/packages/test_wheelhouse.py
-def test_unreadable_archive_leaves_the_configured_python(connected, found):
+def test_unreadable_archive_is_told(connected, found):
     clone = connected()
     add_machine(clone)
     archives = clone.scratch / "offline/containers"
     archives.mkdir(parents=True)
     (archives / f"base_1_{OTHER}.tar").write_text("not an archive")
-    done = clone.set_up("download", "--machine", "there", env=clone.find)
-    assert 'using packages.python = "3.12"' in done.stderr
-    assert "the target has Python 3.12" in done.stderr
+    done = clone.set_up("download", "--machine", "there", env=clone.find, check=False)
+    is_told(done, "cannot read the image archive", "build_container.py download --force")
+    assert "not a docker archive: " in done.stderr
 
 
 @pytest.fixture
@@ -393,7 +393,8 @@ def test_lock_pins_what_everybody_installs(connected, airgapped, found):
     assert clone.set_up("update", env=clone.find).stdout == "no changes: 4 packages\n"
     # a download takes the same versions
     write_wheel(found, "longship_tiny", "3.0")
-    assert "longship-tiny      2.0" in clone.set_up("download", env=clone.find).stdout
+    clone.set_up("download", env=clone.find)
+    assert wheel(clone, "longship_tiny").name.startswith("longship_tiny-2.0-")
     assert "has changed since the download" not in offline(clone, airgapped).stderr
     clone.set_up("update", env=clone.find)
     assert f"{lock_of(clone)} has changed since the download" in offline(clone, airgapped).stderr

@@ -154,7 +154,7 @@ def test_compression_that_cannot_be_mounted_is_told(fresh, tmp_path):
         '    dd of="$2" bs=1 seek=20 conv=notrunc status=none\nfi\n',
     )
     done = fresh.overlay(env={"PATH": path}, check=False)
-    is_told(done, "cannot mount SquashFS files packed with zstd", 'packages.compression = "lz4"')
+    is_told(done, "cannot mount SquashFS files packed with zstd", 'packages.compression = "gzip"')
     assert fresh.versions() == [] and fresh.left() == []
 
 
@@ -223,7 +223,7 @@ def test_installation_into_an_overlay_is_refused_and_elsewhere_works(
 
 def test_missing_overlay_is_told(fresh):
     done = fresh.container_run("true", check=False)
-    is_told(done, f"overlay not found: {fresh.link()}", "python3 build_overlay.py")
+    is_told(done, f"overlay not found, or its record: {fresh.link()}", "python3 build_overlay.py")
 
 
 @pytest.mark.needs("mksquashfs")
@@ -233,7 +233,7 @@ def test_change_of_the_requirements_asks_for_another_overlay(on_host):
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
     on_host.require(TINY, "longship_extra")
     done = on_host.container_run("true", check=False)
-    is_told(done, f"overlay not found: {on_host.link()}", "python3 build_overlay.py")
+    is_told(done, f"overlay not found, or its record: {on_host.link()}", "python3 build_overlay.py")
     on_host.require(TINY)
     assert on_host.link() == first
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
@@ -620,7 +620,7 @@ def test_installation_failure_shows_why(on_host):
     on_host.require("longship_nowhere")
     done = on_host.overlay(check=False)
     error, hint = done.stderr.splitlines()[-2:]
-    assert done.returncode == 1 and error.startswith("error: the package index does not have lo")
-    assert hint.startswith("hint: correct its name or version in ")
+    assert done.returncode == 1 and error.startswith("error: cannot resolve the versions of the ")
+    assert hint.startswith("hint: correct the requirements; uv's output above has the details")
     assert "longship-nowhere" in done.stderr or "longship_nowhere" in done.stderr
     assert on_host.left() == []

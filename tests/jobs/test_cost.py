@@ -41,8 +41,8 @@ def test_whole_nodes_of_jsc_cost_their_cores():
 def test_small_g_of_lumi_charges_the_largest_share(cores, memory, gpus, slices, tmp_path):
     text = 'price = { unit = "GPU-hours", slice = 0.5, slice_cores = 8, slice_memory = 64 }\n'
     (tmp_path / "site.toml").write_text(text)
-    tables, source = read_toml(tmp_path / "site.toml", "x/site.toml")
-    price = read_price(tables["price"], source, "price")
+    tables = read_toml(tmp_path / "site.toml", "x/site.toml")
+    price = read_price(tables["price"], "x/site.toml", "price")
     assert cost(price, cores=cores, memory=memory, gpus=gpus) == slices * 0.5
     assert max(math.ceil(cores / 8), math.ceil(memory / 64), gpus) == slices
 

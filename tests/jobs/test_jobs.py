@@ -30,7 +30,7 @@ def see_only(site, *folders):
         (
             ["other/own.sbatch"],
             "but this machine is m",
-            "site/shell.salloc, site/strict.sbatch",
+            "site/*.sbatch",
         ),
         ([None, "--steps", "1"], "unknown option: --steps 1", "-- --steps"),
         ([None, "train.py"], 'unexpected argument: "train.py"', "after `--`, such as: "),
@@ -61,25 +61,13 @@ def test_job_that_would_fail_is_refused(words, message, hint, submit):
     assert "hf_x1y2" not in f"{error.value} {error.value.hint}"
 
 
-def test_slurm_without_a_cluster_is_told(clean_environment, run, tmp_path):
-    lines = ["submission_test '' job.sbatch"]
-    said = "sbatch: fatal: Could not establish a configuration source"
-    (tmp_path / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
-    done = run(["bash", "-c", render("a test", lines)], env=env, check=False)
-    error, hint = done.stderr.splitlines()
-    assert error == "error: Slurm is installed on this machine, but no cluster is configured"
-    assert hint.startswith("hint: run this on a login node of a cluster; or run without Slurm")
-
-
 @pytest.mark.parametrize(
     ("said", "codes", "told"),
     [
-        ("Invalid job id specified", [], "names an unknown job: 999999"),
+        ("Invalid job id specified", [], "names a job that Slurm does not know"),
         ("Invalid job id", ["0"], ""),
-        ("Invalid job id", ["1"], "names a job that has not succeeded: 999999"),
-        ("Invalid job id", [""], "names a job that has not succeeded: 999999"),  # its node was lost
+        ("Invalid job id", ["1"], "names a job that Slurm does not know"),
+        ("Invalid job id", [""], "names a job that Slurm does not know"),  # its node was lost
         ("Invalid job id", ["0", "1"], ""),  # of two clusters that share a file system
         ("", [], ""),
         ("", ["1"], ""),
@@ -100,7 +88,7 @@ def test_job_after_one_that_slurm_does_not_know_needs_its_record(
     script = render("a test", [call("submission_check_after", "999999", tmp_path / "runs")])
     done = run(["bash", "-c", script], env=env, check=False)
     assert done.returncode == bool(told)
-    assert done.stderr.startswith(f"error: --after {told}\nhint: " if told else "")
+    assert done.stderr.startswith(f"error: --after {told}" if told else "")
     assert told or not done.stderr
 
 
@@ -126,19 +114,6 @@ def test_job_after_one_that_has_failed_is_refused(
     assert done.returncode == refused
     assert done.stderr.startswith("error: --after names a job that has not" if refused else "")
     assert refused or not done.stderr
-
-
-def test_array_that_slurm_has_forgotten_is_not_unknown(clean_environment, run, tmp_path):
-    (tmp_path / "scontrol").write_text("#!/bin/bash\necho 'Invalid job id' >&2\nexit 1\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    folder = tmp_path / "runs/7_0-train"
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text('{\n  "exit_code": "0"\n}')
-    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
-    script = render("a test", [call("submission_check_after", "7", tmp_path / "runs")])
-    done = run(["bash", "-c", script], env=env, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: --after names a job array that Slurm no longer knows: 7")
 
 
 def test_job_to_follow_is_looked_for(submit):
@@ -297,13 +272,6 @@ def test_script_that_starts_nothing_inside_is_told(submit, site):
     assert not [each for each in submit() if each.startswith("warn_of ")]
 
 
-def test_dos_line_ends_are_refused(submit, site):
-    (site.root / "site/dos.sbatch").write_bytes(b"#!/bin/bash\r\n#SBATCH --time=1\r\n")
-    with pytest.raises(LongshipError, match="site/dos.sbatch has DOS line ends") as error:
-        submit(job="site/dos.sbatch")
-    assert error.value.hint == r"run: sed -i 's/\r$//' site/dos.sbatch"
-
-
 def test_array_and_order_of_jobs_are_one_of_each(submit):
     with pytest.raises(LongshipError, match="--chain cannot be used with job arrays"):
         submit("--array=0-3", chain=2)
@@ -400,7 +368,7 @@ def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_pa
     (path / "sbatch").chmod(0o755)
     env = {**clean_environment, "PATH": f"{path}:{clean_environment['PATH']}"}
     told = run(["bash", "-c", render("a test", submit())], env=env, check=False).stderr
-    assert "Slurm rejected the job: no ?]0;x??[31m ?2J\n" in told
+    assert "sbatch failed: no ?]0;x??[31m ?2J\n" in told
     assert all(each.isprintable() for each in told.split("\n"))
 
 
@@ -420,7 +388,7 @@ def test_token_of_a_file_is_not_submitted(words, submit, tmp_path):
 
 def test_name_that_no_file_can_have_is_told(submit):
     submit(f"--job-name={'x' * 200}")
-    with pytest.raises(LongshipError, match="the job name is too long: 250 bytes"):
+    with pytest.raises(LongshipError, match="invalid job name"):
         submit(f"--job-name={'ø' * 125}")
 
 
@@ -465,7 +433,7 @@ def test_id_of_a_job_is_read_among_other_lines(said, job, clean_environment, run
             "combination specified",
             "Batch job submission failed: Invalid account or account/partition combination "
             "specified",
-            "set project.account in configuration.toml to one of yours: sacctmgr show assoc",
+            "at most 8 nodes; change the sbatch options",
         ),
         (
             "allocation failure: Requested time limit is invalid (missing or exceeds some limit)",
@@ -482,7 +450,7 @@ def test_refusal_of_slurm_is_shown_with_what_explains_it(
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}", "USER": "me"}
     script = render("a test", [call("submission_test", "at most 8 nodes", "x")])
     first, second = run(["bash", "-c", script], env=env, check=False).stderr.splitlines()
-    assert first == f"error: Slurm rejected the job: {error}"
+    assert first == f"error: sbatch failed: {error}"
     assert second.startswith(f"hint: {hint}")
 
 

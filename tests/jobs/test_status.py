@@ -161,9 +161,8 @@ def test_damaged_record_is_shown_as_far_as_it_can_be_read(record, show, tmp_path
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("echo 'squeue: error: x: no route'; exit 1", "Slurm does not respond: x: no route"),
-        ("exit 1", "Slurm does not respond: no reason given"),
-        ("echo 'fatal: Could not establish a configuration source'; exit 1", "no cluster"),
+        ("echo 'squeue: error: x: no route'; exit 1", "squeue failed: x: no route"),
+        ("exit 1", "squeue failed: no reason given"),
     ],
 )
 def test_slurm_that_fails_is_told(script, message, show, tmp_path):

@@ -129,8 +129,9 @@ def freeze(run, clean_environment, tmp_path):
             'inside() { "$@"; }',
             f"requirements_begin '' '' '' -r {tmp_path}/requirements.txt",
             f"longship_library={quote(str(ROOT))}/lib",
-            f"work={tmp_path} overlay_tree={tree} overlay_prefix={tree} processors={processors}",
-            "image_id='sha256:1\"' python=3.12.1 arch=amd64 base=/an/image",
+            f"overlay_work={tmp_path} overlay_tree={tree} overlay_prefix={tree}",
+            f"overlay_processors={processors}",
+            "overlay_image_id='sha256:1\"' overlay_python=3.12.1 arch=amd64 base=/an/image",
             "overlay_steps=5",
             "overlay_freeze 'uv 1'",
         ]

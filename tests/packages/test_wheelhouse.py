@@ -99,9 +99,7 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
 @pytest.mark.parametrize("python", ["3.12.4", "312", "python3.12", "3"])
 def test_python_that_no_target_matches_is_refused(python, repository):
     repository.write("configuration.toml", f'[packages]\npython = "{python}"\n')
-    with pytest.raises(
-        LongshipError, match=f'line 2: cannot read packages.python = "{python}"'
-    ) as error:
+    with pytest.raises(LongshipError, match=f'cannot read packages.python = "{python}"') as error:
         repository.settings_and_paths()
     assert "such as 3.12" in error.value.hint
 

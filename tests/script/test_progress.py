@@ -24,27 +24,15 @@ def bash(*lines):
     return ["bash", "-c", render("x", ["set -e", *lines])]
 
 
-def test_place_in_a_file_is_shown_until_it_is_read(tmp_path, fifo, clean_environment):
-    file = tmp_path / "it's big"
+def test_time_and_size_are_shown_until_it_ends(tmp_path, fifo, clean_environment):
+    file, copy = tmp_path / "it's big", tmp_path / "to"
     file.write_bytes(b"x" * BIG)
-    # reads a half, waits, and reads the rest
-    half = f"dd bs={BIG // 2} count=1 of=/dev/null status=none"
-    slow = f"slow() {{ {half}; cat '{fifo}' >/dev/null; cat | wc -c; }}"
-    lines = [slow, f"{call('progress_run', file, '', 'slow')} <{call(file)}", "echo done"]
-    with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
-        terminal.expect("524 kB of 1.0 MB, 50 %")
-        fifo.write_text("")
-        assert terminal.end() == 0
-    assert terminal.said.endswith(f"{BIG // 2}\r\n\r\x1b[Kdone\r\n")
-
-
-def test_size_of_a_copy_is_shown(tmp_path, fifo, clean_environment):
-    file, copy = tmp_path / "from", tmp_path / "to"
-    file.write_bytes(b"x" * BIG)
-    slow = f'slow() {{ head -c {BIG // 4} "$1" >"$2"; cat \'{fifo}\'; return 3; }}'
-    lines = [slow, f"{call('progress_run', file, copy, 'slow', file, copy)} || echo code $?"]
-    with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
-        terminal.expect("262 kB of 1.0 MB, 25 %")
+    slow = f"slow() {{ head -c {BIG // 4} >\"$1\"; cat '{fifo}'; return 3; }}"
+    line = f"{call('progress_run', copy, 'slow', copy)} <{call(file)}"
+    with Terminal(
+        bash(slow, f"{line} || echo code $?"), env=clean_environment, cwd=tmp_path
+    ) as terminal:
+        terminal.expect(" s, 262 kB")
         fifo.write_text("")
         assert terminal.end() == 0
     assert terminal.said.endswith("\r\x1b[Kcode 3\r\n")
@@ -55,11 +43,11 @@ def test_interrupt_ends_it(tmp_path, fifo, clean_environment):
     file.write_bytes(b"x" * BIG)
     lines = [
         "on_interrupt again",
-        f"sum=$(progress_run {file} '' cat {fifo} - <{file})",
+        f"sum=$(progress_run {file} cat {fifo} - <{file})",
         "echo on",
     ]
     with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
-        terminal.expect("0 B of 1.0 MB, 0 %")
+        terminal.expect(" s, 1.0 MB")
         terminal.type("\x03")
         assert terminal.end() == 130
     assert "hint: no work is lost; resume with: again" in terminal.said

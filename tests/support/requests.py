@@ -102,7 +102,7 @@ def submit(site):
 
     def lines(*words, job=TRAIN, runtime="host", environ=None, **given):
         job = read_job_file(site.root, job)
-        check_machine(site.root, job, "m", load_machines(site.root))
+        check_machine(job, "m", load_machines(site.root))
         settings, paths = site.settings_and_paths(environ, machine=job.machine)
         return lines_for(Environment(settings, paths, runtime, "job"), job, *words, **given)
 

@@ -16,9 +16,9 @@ from lib.configuration.tables import read_toml
 
 MESSAGES = load_messages()
 FOLDER = Path(ROOT, "messages")
-LINES = read_toml(FOLDER / "examples.toml", "examples.toml")[0]
+LINES = read_toml(FOLDER / "examples.toml", "examples.toml")
 EXAMPLES = [(each, line) for each in MESSAGES for line in LINES[each.topic]]
-REPORTED = read_toml(FOLDER / "reported.toml", "reported.toml")[0]["messages"]
+REPORTED = read_toml(FOLDER / "reported.toml", "reported.toml")["messages"]
 HEALTHY = sorted((FOLDER / "healthy").glob("*.log.gz"))
 HARMLESS = [
     line

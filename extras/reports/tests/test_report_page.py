@@ -117,7 +117,7 @@ def test_tasks_of_an_array_are_overlaid(runs):
 @pytest.mark.parametrize(
     ("names", "output", "error", "hint"),
     [
-        (("7",), "", 'no run "7" in ', "newest runs: 4-train, 3-train"),
+        (("7",), "", 'no run "7" in ', "list them: python3 submit.py status"),
         (
             ("train",),
             "",

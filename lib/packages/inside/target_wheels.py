@@ -108,7 +108,7 @@ def required_by(repository, kind):
 
 
 def finish(directory, name, arch, work, on_target):
-    """Take the wheels that were built, write the lists and print the table.
+    """Take the wheels that were built, write the lists and print the sum.
 
     `on_target` is yes if the wheels were built by the target, which can use those for one machine.
     """
@@ -129,7 +129,7 @@ def finish(directory, name, arch, work, on_target):
         print(", ".join(missing))
         sys.exit(MISSING)
     write_lists(directory, name, wanted, resolve_packages.read(work, "header"))
-    print_table(directory, wanted)
+    print_sum(directory, wanted)
 
 
 def choose(work, arch):
@@ -238,17 +238,7 @@ def listed(directory):
     return found
 
 
-def print_table(directory, wanted):
-    """Print a line for each package."""
-    rows = [("package", "version", "file", "size")]
-    total = 0
-    for each in sorted(wanted, key=lambda each: each.name):
-        size = os.path.getsize(os.path.join(directory, each.file))
-        total += size
-        kind = "wheel" if each.url else "wheel built on this machine"
-        use = ", for builds" if each.number else ""
-        rows.append((each.name, each.version, kind + use, f"{size / 1e6:.1f} MB"))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        print("  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(9)]))
+def print_sum(directory, wanted):
+    """Print number and size of all packages."""
+    total = sum(os.path.getsize(os.path.join(directory, each.file)) for each in wanted)
     print(f"{len(wanted)} packages, {total / 1e6:.1f} MB")
