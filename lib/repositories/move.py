@@ -113,23 +113,48 @@ def _lock_index(repository: Repository, lock: Path) -> None:
 
 def check_room(repository: Repository, changes: dict[str, Change]) -> None:
     """Stop where something that git does not track is in the place of a new file."""
-    top, unknown = repository.directory, ("", _SUBMODULE)
-    leaving = {name for name, each in changes.items() if each.old_mode not in unknown}
-    new = (n for n, each in changes.items() if each.old_mode in unknown and each.new_mode)
-    new = (each for each in new if changes[each].new_mode != changes[each].old_mode)
-    for name in (each for each in new if leaving.isdisjoint(map(str, Path(each).parents))):
-        path, blocked = top / name, os.path.lexists(top / name)
-        if path.is_dir() and not path.is_symlink():
-            files = (each for each in path.rglob("*") if each.is_symlink() or not each.is_dir())
-            blocked = any(str(each.relative_to(top)) not in leaving for each in files)
-        if blocked:
-            away = f"mv {quote(str(path))} {quote(f'{path}.mine')}"
-            if changes[name].old_mode == _SUBMODULE:
-                away = f"git -C {quote(str(top))} submodule deinit -- {quote(name)}"
+    leaving = {name for name, each in changes.items() if each.old_mode}
+    for name, change in changes.items():
+        if not change.new_mode or name in leaving and change.old_mode != _SUBMODULE:
+            continue
+        if change.old_mode == change.new_mode:
+            continue
+        if blocked := _in_the_way(repository.directory, name, leaving):
+            path = str(repository.directory / blocked)
+            if change.old_mode == _SUBMODULE:
+                git = f"git -C {quote(str(repository.directory))}"
+                raise LongshipError(
+                    f"{path}: the new version has a file in the place of this submodule",
+                    f"{git} submodule deinit -- {quote(blocked)}; "
+                    "then run: python3 set_up.py update",
+                )
             raise LongshipError(
-                f"{path} blocks the update: git does not track it, or what is in it",
-                f"move it away: {away}; then run: python3 set_up.py update",
+                f"{path} blocks the update and is not tracked by git",
+                f"move it away: mv {quote(path)} {quote(f'{path}.mine')}; then run: "
+                "python3 set_up.py update",
             )
+
+
+def _in_the_way(directory: Path, name: str, leaving: set[str]) -> str:
+    """Return what would have to go for a file, but stays; or nothing."""
+    parts = Path(name).parts
+    for count in range(1, len(parts)):
+        parent = str(Path(*parts[:count]))
+        path = directory / parent
+        if parent in leaving or not os.path.lexists(path):
+            return ""
+        if path.is_symlink() or not path.is_dir():
+            return parent
+    path = directory / name
+    if path.is_dir() and not path.is_symlink():
+        for folder, folders, files in os.walk(path):
+            links = [each for each in folders if os.path.islink(os.path.join(folder, each))]
+            for each in (*files, *links):
+                relative = os.path.relpath(os.path.join(folder, each), directory)
+                if relative not in leaving:
+                    return name
+        return ""
+    return name if os.path.lexists(path) else ""
 
 
 # ----- files
@@ -174,8 +199,8 @@ def _exchange(repository: Repository, changes: dict[str, Change]) -> None:
     _keep_contents(repository, changes)
     for name in left:
         note(
-            f"{repository.directory / name} has changed, or something is in its place: it is left "
-            f"as it is; compare it with the new version: git diff -- {quote(name)}"
+            f"{repository.directory / name} was changed during the update and is left as it is; "
+            f"compare it with the new version: git diff -- {quote(name)}"
         )
 
 
