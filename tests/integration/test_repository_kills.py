@@ -178,7 +178,7 @@ def test_file_that_is_saved_during_an_update(moment, changed, tmp_path):
     text = (work.mine.folder / "model.py").read_text()
     assert "saved at" in text, (done.said, gits.calls.read_text())
     assert "line five\n" in text and done.returncode == 0, done.said
-    assert "line 25!" in text or "model.py has changed, or something is in its place" in done.said
+    assert "line 25!" in text or "model.py was changed during the update" in done.said
 
 
 class Editor(threading.Thread):
