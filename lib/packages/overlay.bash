@@ -186,6 +186,7 @@ overlay_install() {
     installer_run "$overlay_prefix" "$overlay_work/pins.txt" --no-deps --require-hashes \
       -r "$overlay_work/pins.txt"
   fi
+  venv_check_packages "$overlay_prefix"
 }
 
 # overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the

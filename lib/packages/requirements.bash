@@ -76,9 +76,15 @@ requirements_check() {
 # only its author has.
 requirements_check_file() {
   local lines line
-  local -r word='^[[:space:]]*(-e|--editable)?[[:space:]=]*'
+  local -r page='docs/how-to/from_conda.md' word='^[[:space:]]*(-e|--editable)?[[:space:]=]*'
+  case $(LC_ALL=C od -An -N 2 -tx1 -- "$1") in
+    ' ff fe' | ' fe ff')
+      fail "requirements file is UTF-16, not UTF-8: $1" \
+        "run: $(printf 'iconv -f UTF-16 -t UTF-8 -o %q.utf8 %q && mv %q.utf8 %q' "$1" "$1" "$1" "$1")"
+      ;;
+  esac
   case $1 in
-    *.yml | *.yaml) fail "not a requirements file of pip: $1" "for a conda environment: docs/how-to/from_conda.md" ;;
+    *.yml | *.yaml) fail "not a requirements file of pip: $1" "for a conda environment: $page" ;;
     *.lock | *.toml) fail "not a requirements file of pip: $1" \
       "export one: uv export --no-hashes -o requirements.txt; or: poetry export -o requirements.txt" ;;
   esac
@@ -87,6 +93,10 @@ requirements_check_file() {
     if [[ $line =~ $word\.{1,2}(/|\[|[[:space:]]|$) ]]; then
       fail "requirements file $1 names a directory: ${line#"${line%%[![:space:]]*}"}" \
         "name the project under [[repositories]] in configuration.toml: docs/how-to/repositories.md"
+    elif [[ $line =~ ^[[:space:]]*([^[:space:]@#]+)[[:space:]]*@[[:space:]]*file://(/[^[:space:]]*) &&
+      ! -e ${BASH_REMATCH[2]} ]]; then
+      fail "requirements file $1 names a file of another machine: ${BASH_REMATCH[0]}" \
+        "list a conda environment with: pip list --format=freeze; see $page"
     fi
   done <<<"$lines"
 }

@@ -58,6 +58,7 @@ venv_install() {
   step 2/4 'Installing the packages'
   venv_install_packages "$image_torch"
   venv_run_scripts
+  venv_check_packages "$venv_new"
   step 3/4 'Byte-compiling the packages'
   venv_compile "$venv_new" 0
   step 4/4 'Activating the venv'
@@ -118,6 +119,28 @@ venv_create() {
       fail_writing "${1%/*}" "cannot create the venv $1 above the image's packages" \
         "read Python's output above"
   fi
+}
+
+# venv_check_packages DIR: fail if it does not see a package of the image or of the requirements, to
+# whatever place the installer has put it.
+venv_check_packages() {
+  local output word present= # not `image`: that is the runtime's, in `inside`
+  local -i code=0
+  local -a files=()
+  local -r functions=$longship_library/packages/inside look="read Python's output above"
+  if [[ $base != host ]]; then
+    present=$(inside python3 "$functions" layer_venv.print_packages) ||
+      fail "cannot list the packages of $base" "$look"
+  fi
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    if [[ $word != -r ]]; then files+=("$word"); fi
+  done
+  output=$(inside "$1/bin/python" "$functions" layer_venv.check "$present" ${files[@]+"${files[@]}"}) || code=$?
+  if ((code == 3)); then
+    fail "the new environment lacks ${output%%$'\n'*}; the active one is unchanged" \
+      "look for an option that redirects an installation: python3 container_run.py python3 -m pip config list"
+  fi
+  ((code == 0)) || fail "cannot list the packages of the new environment $1" "$look"
 }
 
 # venv_install_packages IMAGE_TORCH: install the packages of the lock file, or the newest versions.

@@ -72,14 +72,15 @@ def test_what_redirects_pip_is_ignored(variable, make_clone, wheels, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_pip_that_installs_elsewhere_is_refused(make_clone, wheels, tmp_path):
+def test_environment_without_its_requirements_is_not_activated(make_clone, wheels, tmp_path):
     clone = make_clone(tmp_path, "host", ["longship_tiny"])
     find = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     clone.set_up("install", env=find)
     before = [each.resolve() for each in clone.scratch.glob("venv_*")]
     write_pip_conf(clone, f"target = {tmp_path}/elsewhere")
     done = clone.set_up("install", "--force", env=find, check=False)
-    assert f"pip.conf has target = {tmp_path}/elsewhere: " in done.stderr
+    lacks = f"the new environment lacks longship-tiny of {clone.root}/requirements/tiny.txt"
+    assert f"error: {lacks}; the active one is unchanged\n" in done.stderr
     assert "Traceback" not in done.stderr and done.returncode == 1
     assert before == [each.resolve() for each in clone.scratch.glob("venv_*")]
     assert clone.container_run("longship_tiny").stdout == "1.0\n"

@@ -117,6 +117,12 @@ def test_installer_says_itself_why_it_fails(line, bash):
         (b"-e .\nsix\n", "{0} names a directory: -e .", "name the project under [[repositories]]"),
         (b"  ./libs/x[all]\n", "{0} names a directory: ./libs/x[all]", "under [[repositories]]"),
         (b"--editable=../x\n", "{0} names a directory: --editable=../x", "[[repositories]]"),
+        ("six==1\n".encode("utf-16"), "is UTF-16, not UTF-8: {0}", "run: iconv -f UTF-16"),
+        (
+            b"six\ncolorama @ file:///croot/colorama_1/work\n",
+            "{0} names a file of another machine: colorama @ file:///croot/colorama_1/work",
+            "pip list --format=freeze",
+        ),
         (b"-r it.txt\nsix\n", "includes itself: {0}", "remove the line: -r it.txt"),
     ],
 )
@@ -154,14 +160,17 @@ def test_ordinary_files_are_accepted(bash, tmp_path):
     assert done.stdout == "fine\n", done.stderr
 
 
-def test_pip_that_installs_elsewhere_is_refused(tmp_path, run):
-    (tmp_path / "pip.conf").write_text("[install]\ntarget = /elsewhere\n")
-    inside = Path(lib.ROOT, "lib/packages/inside")
-    words = ("install_packages.install", "", "", "pip", "", "", "six")
-    env = {"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
-    done = run([sys.executable, inside, *words], env=env, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("pip.conf has target = /elsewhere: packages would be installed")
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (3, "the new environment lacks six of r.txt; the active one is unchanged"),
+        (1, "cannot list the packages of the new environment /v"),
+    ],
+)
+def test_check_that_fails_is_not_taken_for_a_lost_package(code, error, bash):
+    inside = f"inside() {{ echo 'six of r.txt'; return {code}; }}"
+    done = bash("base=host", inside, "venv_check_packages /v")
+    assert done.returncode == 1 and done.stderr.splitlines()[-2] == f"error: {error}"
 
 
 def test_disk_that_is_full_at_the_end_is_told(bash, tmp_path):

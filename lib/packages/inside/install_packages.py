@@ -61,12 +61,6 @@ def run_script(wheelhouse, directory, script):
 def begin(wheelhouse, directory):
     """Return pip's configuration; a wheelhouse is the only source, also for every child process."""
     configuration = pip_configuration()
-    for option in ("target", "prefix", "root"):  # variables with these are unset
-        if configuration.get(option):
-            sys.exit(
-                f"pip.conf has {option} = {configuration[option]}: packages would be installed "
-                "there, and not be found; remove the line"
-            )
     if wheelhouse:
         for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
             if name not in NOT_SOURCES:

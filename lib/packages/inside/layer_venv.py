@@ -5,11 +5,16 @@ see what the venv has. So the venv has a program of the same name that starts it
 """
 
 import glob
+import importlib.metadata
 import os
+import re
 import shlex
 import sys
 
+from resolve_packages import requirement_lines
+
 VERSION = "python{}.{}".format(*sys.version_info)
+_NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:[\[=<>!~@#]|--|$)")
 
 
 def layer_image(venv):
@@ -20,6 +25,28 @@ def layer_image(venv):
     """
     if sys.prefix != sys.base_prefix:
         _name_packages(venv, "~~longship_image.pth", f"{sys.prefix}/lib/{VERSION}/site-packages")
+
+
+def print_packages():
+    """Print the names of the packages that this Python sees."""
+    print(*sorted(_found()))
+
+
+def check(image, *requirements):
+    """Print what this Python lacks of the image's packages, and of the files of requirements.
+
+    The exit code is then 3, which is not that of an error of Python's.
+    """
+    expected = dict.fromkeys(image.split(), "the image")
+    for path, line in (each for file in requirements for each in requirement_lines(file, "r")):
+        wanted = _NAME.match(line)
+        if wanted and ";" not in line:  # what is required only elsewhere
+            expected[_plain(wanted[1])] = path
+    found = _found()
+    lost = [f"{name} of {where}" for name, where in expected.items() if name not in found]
+    if lost:
+        print(*lost, sep="\n")
+        sys.exit(3)
 
 
 def layer(overlay):
@@ -38,6 +65,15 @@ def layer(overlay):
             with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             os.chmod(own, 0o755)
+
+
+def _found():
+    """Return the names of all packages that this Python sees, as installers compare them."""
+    return {_plain(each.metadata["Name"] or "") for each in importlib.metadata.distributions()}
+
+
+def _plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _name_packages(venv, name, packages):

@@ -150,15 +150,19 @@ def index_options(text):
     return re.findall(r"^--.*\n", text, flags=re.MULTILINE)
 
 
-def requirement_lines(path):
-    """Yield file and line, continuations joined, of a requirements file and those it includes."""
+def requirement_lines(path, kinds="rc"):
+    """Yield file and line, continuations joined, of a requirements file and those it includes.
+
+    Without ``c`` in `kinds`, those of constraints are left out.
+    """
     with open(path, encoding="utf-8") as file:
         lines = file.read().replace("\\\n", " ").splitlines()
     for line in lines:
         included = re.match(r"\s*(?:-[rc]|--requirement|--constraint)[ =]*(\S+)", line)
         more = included and os.path.join(os.path.dirname(path), included[1])
         if more and os.path.isfile(more):  # not an address
-            yield from requirement_lines(more)
+            if included[0].lstrip(" -\t")[0] in kinds:
+                yield from requirement_lines(more, kinds)
         else:
             yield path, line
 
