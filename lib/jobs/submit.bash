@@ -128,9 +128,15 @@ submission_check_after() {
 # are those that the site's file states; "" for none.
 submission_test() {
   local output
-  output=$(exec timeout 60 sbatch --test-only "${@:2}" 2>&1) ||
-    fail "sbatch failed: $(slurm_last_error "$output")" "${1:+$1; }change the sbatch options after the job script, \
-or its #SBATCH directives; your accounts: sacctmgr show associations user=$USER; partitions: sinfo"
+  output=$(exec timeout 60 sbatch --test-only "${@:2}" 2>&1) && return
+  case $output in
+    *'slurm controller'* | *'configuration source'* | *'imed out'*)
+      fail "Slurm does not respond: $(slurm_last_error "$output")" \
+        'try again later, on a login node; or run without Slurm: python3 container_run.py COMMAND'
+      ;;
+  esac
+  fail "sbatch failed: $(slurm_last_error "$output")" "${1:+$1; }change the sbatch options after the job script, \
+or its #SBATCH directives; your accounts: sacctmgr show associations user=${USER-}; partitions: sinfo"
 }
 
 # slurm_last_error TEXT: print the last error in it, or what getopt said, without the name of the

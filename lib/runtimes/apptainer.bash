@@ -36,11 +36,20 @@ sif_check() {
 # program finds inside. Binds, libraries that a site's module adds, places of files, logins and what
 # a container around this one has set stay.
 sif_forget_options() {
-  local variable
-  local -a ignored=()
+  local variable path
+  local -a ignored=() paths
   for variable in "${!APPTAINER@}" "${!SINGULARITY@}"; do
     case ${variable#*_} in
-      BIND | BINDPATH | MOUNT | LD_LIBRARY_PATH | USERNS | CACHEDIR | TMPDIR | CONFIG* | DOCKER_* | MESSAGELEVEL) ;;
+      BIND | BINDPATH)
+        IFS=, read -r -a paths <<<"${!variable}"
+        for path in ${paths[@]+"${paths[@]}"}; do
+          # the options of a bind are separated by commas too, and a backslash escapes one
+          case $path in ro | rw | id=* | image-src=* | *\\*) continue ;; esac
+          [[ -e ${path%%:*} ]] || fail "$variable names a path that does not exist: ${path%%:*}" \
+            "correct it, or run: unset $variable"
+        done
+        ;;
+      MOUNT | LD_LIBRARY_PATH | USERNS | CACHEDIR | TMPDIR | CONFIG* | DOCKER_* | MESSAGELEVEL) ;;
       CONTAINER | NAME | COMMAND | ENVIRONMENT | APPNAME) ;;
       *) ignored+=("$variable") ;;
     esac

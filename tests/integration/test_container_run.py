@@ -276,6 +276,13 @@ def test_options_of_the_runtime_are_not_those_of_the_callers_shell(prepared, tmp
     assert "ignoring" not in quiet.stderr
 
 
+def test_missing_directory_of_a_bind_of_the_callers_shell_is_told(prepared):
+    env = {"APPTAINER_BINDPATH": "/etc,/no such:/mnt"}
+    done = prepared("apptainer").container_run("true", env=env, check=False)
+    hint = is_told(done, "APPTAINER_BINDPATH names a path that does not exist: /no such")
+    assert hint.endswith("run: unset APPTAINER_BINDPATH")
+
+
 def test_preloaded_library_does_not_leak(clone, tmp_path):
     program = ["sh", "-c", "echo [$LD_PRELOAD] [$BASH_ENV] [$ENV]"]
     env = {"LD_PRELOAD": f"{tmp_path}/none.so", "BASH_ENV": "/dev/null", "ENV": "/dev/null"}
