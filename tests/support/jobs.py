@@ -19,7 +19,14 @@ TRAINING = (*TOY, "--batch-size", "16", "--warmup-steps", "5", "--learning-rate"
 TEXT = ("--max-megabytes", "0.3", "--vocab-size", "500")
 # What the modules of Olivia would set. A mock, as no such modules exist elsewhere: like Lmod's own
 # `module` it is a function of the submitting shell that reaches the job by the environment.
-MODULE = "() {  export EBROOTLIBFABRIC=/usr EBROOTNCCL=/usr EBROOTAWSMINOFIMINNCCL=/usr\n}"
+# As that one it refuses what the site's page does not list.
+MODULE = """() {  case "$*" in
+ reset | "load NRIS/GPU" | "load NCCL/2.30.4-GCCcore-14.3.0-CUDA-13.0.0") ;;
+ "load brics/apptainer-multi-node") ;;
+ *) echo "unknown module: $*" >&2; return 1 ;;
+ esac
+ export EBROOTLIBFABRIC=/usr EBROOTNCCL=/usr EBROOTAWSMINOFIMINNCCL=/usr
+}"""
 
 TASK = """\
 task: tiny
