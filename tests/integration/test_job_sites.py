@@ -32,7 +32,7 @@ WITHOUT_PRICE = ("local", "arrhenius", "marenostrum")
 
 # MASTER_ADDR is the name with an i, or the IP address.
 OTHER_NETWORK = {
-    *("jsc/run_training_jwb.sbatch", "jsc/run_training_jrc.sbatch"),
+    *(f"jsc/run_training_{machine}.sbatch" for machine in ("jpb", "jrc", "jwb")),
     *("olivia/run_training_olivia.sbatch", "frontier/run_training_frontier.sbatch"),
     "frontier/run_training_ranks_frontier.sbatch",
 }
