@@ -33,7 +33,8 @@ LAUNCHES = [
     *(("olivia", "apptainer"), ("lumi", "singularity"), ("berzelius", "apptainer")),
     *(("aws", "enroot"), ("leonardo", "singularity"), ("arrhenius", "apptainer")),
     *(("isambard", "apptainer"), ("marenostrum", "singularity"), ("alps", "enroot")),
-    *(("frontier", "apptainer"), ("local", "docker"), ("local", "podman"), ("local", "enroot")),
+    *(("frontier", "apptainer"), ("roihu", "apptainer"), ("local", "docker")),
+    *(("local", "podman"), ("local", "enroot")),
     ("local", "host"),
 ]
 SHOWN = {machine for machine, _ in LAUNCHES}
