@@ -34,7 +34,7 @@ LAUNCHES = [
     *(("aws", "enroot"), ("leonardo", "singularity"), ("arrhenius", "apptainer")),
     *(("isambard", "apptainer"), ("marenostrum", "singularity"), ("alps", "enroot")),
     *(("frontier", "apptainer"), ("roihu", "apptainer"), ("local", "docker")),
-    *(("local", "podman"), ("local", "enroot")),
+    *(("jeanzay", "singularity"), ("local", "podman"), ("local", "enroot")),
     ("local", "host"),
 ]
 SHOWN = {machine for machine, _ in LAUNCHES}

@@ -72,6 +72,9 @@ def test_fat_nodes_of_berzelius_cost_twice_as_much(constraint, factor):
     ("machine", "partition", "asked", "by_hand"),
     [
         ("jrc", "dc-gpu", {"nodes": 3, "gpus": 12}, 3 * 128),
+        ("jeanzay", "gpu_p6", {"cores": 192, "gpus": 8, "memory": 900}, 8),
+        ("jeanzay", "gpu_p6", {"cores": 48, "gpus": 1}, 2),
+        ("jeanzay", "prepost", {"cores": 16}, 0),
         ("roihu", "gpumedium", {"cores": 288, "gpus": 4}, 4 * 200),
         ("olivia", "accel", {"nodes": 2, "gpus": 8}, 8 * 5.6),
         ("olivia", "small", {"cores": 16, "memory": 32}, 16 * 0.04),

@@ -191,6 +191,10 @@ def make_job_clone(root, slurm_cluster, base_image, job_environment):
         scratch.mkdir()
         (scratch / f"venv_pytorch_{own_arch()}").symlink_to(packages)
         clone = JobClone(root, folder / "it's a clone", slurm_cluster, scratch)
+        # Jean Zay starts images of one directory
+        clone.environment["SINGULARITY_ALLOWED_DIR"] = str(base_image.parent)
+        image = toml(f"$SINGULARITY_ALLOWED_DIR/{base_image.name}")
+        more += f"\n[machines.jeanzay]\ncontainer.image = {image}\n"
         clone.configure(configuration(scratch, base_image, more, [packages.parent]))
         for site in clone.root.glob("*/site.toml"):  # this machine stands for the arm64 ones too
             text = re.sub(r'arch = "(amd|arm)64"', f'arch = "{own_arch()}"', site.read_text())

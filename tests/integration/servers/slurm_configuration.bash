@@ -12,12 +12,14 @@ readonly PARTITIONS='
 02:00:00  develbooster dc-gpu-devel
 03:00:00  dev-g
 04:00:00  lrd_all_serial
+20:00:00  prepost
 12:00:00  normal gpuinteractive
 24:00:00  booster dc-gpu dc-cpu dc-cpu-devel batch devel small large standard debug berzelius-cpu
 24:00:00  boost_usr_prod gpu workq acc
 36:00:00  gpumedium gpularge
 2-00      standard-g
 3-00      small-g berzelius
+4-04      gpu_p6
 7-00      accel
 '
 readonly DEFAULT_PARTITION=berzelius # where the job files name none
@@ -110,7 +112,7 @@ EOF
     for node in "${NODES[@]}"; do
         printf 'NodeName=%s NodeAddr=%s Sockets=2 CoresPerSocket=%d ThreadsPerCore=1 ' \
             "$node" "$(address "$node")" "$CORES_PER_SOCKET"
-        printf 'RealMemory=512000 Gres=gpu:gh200:%d Features=thin,fat\n' "$GPUS"
+        printf 'RealMemory=512000 Gres=gpu:gh200:%d Features=thin,fat,h100\n' "$GPUS"
     done
     write_partitions
 }
