@@ -34,7 +34,8 @@ LAUNCHES = [
     *(("aws", "enroot"), ("leonardo", "singularity"), ("arrhenius", "apptainer")),
     *(("isambard", "apptainer"), ("marenostrum", "singularity"), ("alps", "enroot")),
     *(("frontier", "apptainer"), ("roihu", "apptainer"), ("local", "docker")),
-    *(("jeanzay", "singularity"), ("local", "podman"), ("local", "enroot")),
+    *(("jeanzay", "singularity"), ("snellius", "apptainer"), ("local", "podman")),
+    ("local", "enroot"),
     ("local", "host"),
 ]
 SHOWN = {machine for machine, _ in LAUNCHES}

@@ -165,6 +165,7 @@ def test_machine_is_recognised_by_all_of_its_marks(marks, environ, host, fits, r
         ("frontier", {"LMOD_SYSTEM_NAME": "frontier"}, "login01"),
         ("local", {"LMOD_SYSTEM_NAME": "andes"}, "andes-login1"),
         ("roihu", {}, "roihu-gpu-login1"),
+        ("snellius", {}, "int6.local.snellius.surf.nl"),
         ("local", {}, "a-laptop"),
         ("local", {"SYSTEMNAME": "something else"}, "a-laptop"),
     ],

@@ -20,6 +20,7 @@ readonly PARTITIONS='
 2-00      standard-g
 3-00      small-g berzelius
 4-04      gpu_p6
+5-00      gpu_h100 rome
 7-00      accel
 '
 readonly DEFAULT_PARTITION=berzelius # where the job files name none
