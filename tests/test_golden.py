@@ -35,8 +35,7 @@ LAUNCHES = [
     *(("isambard", "apptainer"), ("marenostrum", "singularity"), ("alps", "enroot")),
     *(("frontier", "apptainer"), ("roihu", "apptainer"), ("local", "docker")),
     *(("jeanzay", "singularity"), ("snellius", "apptainer"), ("local", "podman")),
-    ("local", "enroot"),
-    ("local", "host"),
+    *(("capella", "singularity"), ("local", "enroot"), ("local", "host")),
 ]
 SHOWN = {machine for machine, _ in LAUNCHES}
 # In a clone without the extra of a runtime its plans are not compared, nor tables with them.

@@ -78,6 +78,8 @@ def test_fat_nodes_of_berzelius_cost_twice_as_much(constraint, factor):
         ("snellius", "gpu_h100", {"cores": 128, "gpus": 8}, 8 * 192),
         ("snellius", "gpu_h100", {"cores": 16, "gpus": 1, "memory": 360}, 2 * 192),
         ("snellius", "rome", {"cores": 64}, 64),
+        ("capella", "capella", {"cores": 112, "gpus": 8, "memory": 1420}, 8),
+        ("capella", "capella-interactive", {"cores": 1, "gpus": 1}, 0.143),
         ("roihu", "gpumedium", {"cores": 288, "gpus": 4}, 4 * 200),
         ("olivia", "accel", {"nodes": 2, "gpus": 8}, 8 * 5.6),
         ("olivia", "small", {"cores": 16, "memory": 32}, 16 * 0.04),

@@ -13,7 +13,7 @@ readonly PARTITIONS='
 03:00:00  dev-g
 04:00:00  lrd_all_serial
 20:00:00  prepost
-12:00:00  normal gpuinteractive
+12:00:00  normal gpuinteractive capella-interactive
 24:00:00  booster dc-gpu dc-cpu dc-cpu-devel batch devel small large standard debug berzelius-cpu
 24:00:00  boost_usr_prod gpu workq acc
 36:00:00  gpumedium gpularge
@@ -21,7 +21,7 @@ readonly PARTITIONS='
 3-00      small-g berzelius
 4-04      gpu_p6
 5-00      gpu_h100 rome
-7-00      accel
+7-00      accel capella
 '
 readonly DEFAULT_PARTITION=berzelius # where the job files name none
 
@@ -113,7 +113,7 @@ EOF
     for node in "${NODES[@]}"; do
         printf 'NodeName=%s NodeAddr=%s Sockets=2 CoresPerSocket=%d ThreadsPerCore=1 ' \
             "$node" "$(address "$node")" "$CORES_PER_SOCKET"
-        printf 'RealMemory=512000 Gres=gpu:gh200:%d Features=thin,fat,h100\n' "$GPUS"
+        printf 'RealMemory=768000 Gres=gpu:gh200:%d Features=thin,fat,h100\n' "$GPUS"
     done
     write_partitions
 }
