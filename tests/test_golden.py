@@ -33,8 +33,9 @@ LAUNCHES = [
     *(("olivia", "apptainer"), ("lumi", "singularity"), ("berzelius", "apptainer")),
     *(("aws", "enroot"), ("leonardo", "singularity"), ("arrhenius", "apptainer")),
     *(("isambard", "apptainer"), ("marenostrum", "singularity"), ("alps", "enroot")),
-    *(("frontier", "apptainer"), ("local", "docker"), ("local", "podman"), ("local", "enroot")),
-    ("local", "host"),
+    *(("frontier", "apptainer"), ("roihu", "apptainer"), ("local", "docker")),
+    *(("jeanzay", "singularity"), ("snellius", "apptainer"), ("local", "podman")),
+    *(("capella", "singularity"), ("local", "enroot"), ("local", "host")),
 ]
 SHOWN = {machine for machine, _ in LAUNCHES}
 # In a clone without the extra of a runtime its plans are not compared, nor tables with them.

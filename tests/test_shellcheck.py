@@ -194,7 +194,8 @@ def test_emitted_scripts_pass(kind, run, tmp_path):
 @pytest.mark.parametrize(("machine", "runtime"), sorted(RUNTIME_OF.items()))
 def test_emitted_script_of_a_machine_passes(machine, runtime, run, tmp_path):
     configuration = tmp_path / "configuration.toml"
-    configuration.write_text(CONFIGURATION)
+    jean_zay = 'machines.jeanzay.container.image = "$SINGULARITY_ALLOWED_DIR/x.sif"\n'
+    configuration.write_text(jean_zay + CONFIGURATION)
     file = tmp_path / "container_run.sh"
     file.write_text(emitted("container_run", machine, runtime, configuration))
     shellcheck(run, file)

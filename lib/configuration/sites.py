@@ -69,6 +69,10 @@ class Machine(NamedTuple):
     build_hint: Annotated[
         str, "alternative to such builds, or the place where they are allowed"
     ] = ""
+    image_directory: Annotated[
+        str, "the only directory whose images the site starts, as `container.image` names it"
+    ] = ""
+    image_copy: Annotated[Strings, "command of the site that copies an image there"] = ()
     cores_per_node: Annotated[int, "cores of a compute node; 0: unknown"] = 0
     gpus_per_node: Annotated[int, "GPUs of a compute node; 0: unknown"] = 0
     default_partition: Annotated[str, "partition of jobs that do not set one"] = ""

@@ -35,6 +35,7 @@ def use_lines(env: Environment, following: Sequence[str], version: str | None) -
 
 def _script(env: Environment, lines: list[str], following: Sequence[str]) -> list[str]:
     paths = env.paths
+    env.check_image_directory(activates=True)
     return [
         assign("arch", paths.arch),
         *_directory_lines(paths),

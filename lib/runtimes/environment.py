@@ -12,10 +12,11 @@ from lib.configuration.paths import Paths, check_shared, is_below, pinned
 from lib.configuration.sites import Machine
 from lib.configuration.training import Training
 from lib.runtimes.contract import Bind, configured_binds, patched_files
-from lib.runtimes.image import ImageSource, image_source, image_to_start
+from lib.runtimes.image import ImageSource, active_image, image_source, image_to_start
 from lib.runtimes.packages import MOUNTED_AT, Packages, seen_at
 from lib.runtimes.runtime import Runtime, runtime_of
 from lib.script.command import call
+from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
 IMAGE = Expansion('"$image"')
@@ -79,13 +80,34 @@ class Environment(_Given):
             return self._checked(self.held["image"])
         if self.runtime == "host":
             return ""
+        self.check_image_directory()
         return self._checked(image_to_start(self.runtime, self.source, self.paths))
+
+    def check_image_directory(self, *, activates: bool = False) -> None:
+        """Stop if the site starts only images of another directory, as Jean Zay does.
+
+        No image is activated there: the configuration names one of that directory.
+        """
+        directory = self.machine.image_directory
+        inside = self.settings.configuration.container.image.startswith(f"{directory}/")
+        if not directory or (inside and not activates):
+            return
+        active = active_image(self.runtime, self.source, self.paths)
+        build = self.settings.command("python3", "build_container.py")
+        copy = call(*self.machine.image_copy, active.parent / "build" / active.name)
+        image = f'container.image = "{directory}/{active.name}"'
+        raise LongshipError(
+            f"{self.machine.description} starts only images in {directory}",
+            f"run: {build}; then: {copy}; then set {image} in configuration.toml",
+        )
 
     @property
     def image_hint(self) -> str:
         """The hint for a missing or unusable image."""
         if not self.image:
             return ""
+        if self.source.ready and self.machine.image_copy:
+            return f"run: {call(*self.machine.image_copy)} FILE; or set container.image"
         if self.source.ready:
             return "ask the site's support; or set container.image in configuration.toml"
         scripts = ("build_container.py", "move_built_container_to_active.py")

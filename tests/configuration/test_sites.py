@@ -164,6 +164,8 @@ def test_machine_is_recognised_by_all_of_its_marks(marks, environ, host, fits, r
         ("local", {"CLUSTER_NAME": "daint"}, "daint-ln001"),
         ("frontier", {"LMOD_SYSTEM_NAME": "frontier"}, "login01"),
         ("local", {"LMOD_SYSTEM_NAME": "andes"}, "andes-login1"),
+        ("roihu", {}, "roihu-gpu-login1"),
+        ("snellius", {}, "int6.local.snellius.surf.nl"),
         ("local", {}, "a-laptop"),
         ("local", {"SYSTEMNAME": "something else"}, "a-laptop"),
     ],
@@ -184,7 +186,8 @@ def test_what_a_site_sets_counts_until_a_group_says_otherwise(name, tmp_path):
 
 def test_bandwidth_is_expected_only_where_a_source_tells_it():
     expected = {name: machine.expected for name, machine in load_machines(ROOT).items()}
-    assert {name: each for name, each in expected.items() if each} == {"isambard": (163, 2, 8)}
+    given = {"alps": (122, 2, 8), "isambard": (163, 2, 8), "olivia": (101, 2, 8)}
+    assert {name: each for name, each in expected.items() if each} == given
 
 
 def test_proxy_of_olivia_is_the_same_inside_and_outside():

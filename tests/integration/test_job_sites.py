@@ -32,7 +32,7 @@ WITHOUT_PRICE = ("local", "arrhenius", "marenostrum")
 
 # MASTER_ADDR is the name with an i, or the IP address.
 OTHER_NETWORK = {
-    *("jsc/run_training_jwb.sbatch", "jsc/run_training_jrc.sbatch"),
+    *(f"jsc/run_training_{machine}.sbatch" for machine in ("jpb", "jrc", "jwb")),
     *("olivia/run_training_olivia.sbatch", "frontier/run_training_frontier.sbatch"),
     "frontier/run_training_ranks_frontier.sbatch",
 }
@@ -94,7 +94,7 @@ def test_training_is_stopped_by_the_signal_before_the_time_limit_and_goes_on(fil
     assert "from the beginning" not in jobs.slurm.log(second)
     assert jobs.losses(name)[:STEPS] == pytest.approx(reference, rel=1e-3)
     check_record(jobs, jobs.run(first), file, arguments)
-    ranks = 2 if file.startswith("local/") else 4
+    ranks = 2 * int(re.findall(r"#SBATCH --nodes=(\d)", (ROOT / file).read_text())[0])
     assert f"on {ranks} x cpu" in jobs.slurm.log(second)
     assert jobs.run(second).record["goes_on_from"] == first
 

@@ -1,13 +1,17 @@
 """What an hour of a job costs, by the prices of sites."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from lib.configuration.partitions import Price, read_price
+from lib.configuration.sites import load_machines
 from lib.configuration.tables import read_toml
 from lib.jobs.cost import per_hour
 from lib.jobs.size import Size
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def cost(price, *, nodes=1, cores=1, gpus=0, memory=0, constraint=""):
@@ -62,3 +66,28 @@ def test_small_g_of_lumi_charges_the_largest_share(cores, memory, gpus, slices, 
 def test_fat_nodes_of_berzelius_cost_twice_as_much(constraint, factor):
     price = Price("GPU-hours", gpu=1, constraints={"thin": 1, "fat": 2})
     assert cost(price, gpus=4, constraint=constraint) == 4 * factor
+
+
+@pytest.mark.parametrize(
+    ("machine", "partition", "asked", "by_hand"),
+    [
+        ("jrc", "dc-gpu", {"nodes": 3, "gpus": 12}, 3 * 128),
+        ("jeanzay", "gpu_p6", {"cores": 192, "gpus": 8, "memory": 900}, 8),
+        ("jeanzay", "gpu_p6", {"cores": 48, "gpus": 1}, 2),
+        ("jeanzay", "prepost", {"cores": 16}, 0),
+        ("snellius", "gpu_h100", {"cores": 128, "gpus": 8}, 8 * 192),
+        ("snellius", "gpu_h100", {"cores": 16, "gpus": 1, "memory": 360}, 2 * 192),
+        ("snellius", "rome", {"cores": 64}, 64),
+        ("capella", "capella", {"cores": 112, "gpus": 8, "memory": 1420}, 8),
+        ("capella", "capella-interactive", {"cores": 1, "gpus": 1}, 0.143),
+        ("roihu", "gpumedium", {"cores": 288, "gpus": 4}, 4 * 200),
+        ("olivia", "accel", {"nodes": 2, "gpus": 8}, 8 * 5.6),
+        ("olivia", "small", {"cores": 16, "memory": 32}, 16 * 0.04),
+        ("olivia", "small", {"cores": 1, "memory": 100}, 50 * 0.04),  # at least 34 units
+        ("olivia", "large", {"nodes": 2, "cores": 2}, 2 * 256 * 0.04),
+    ],
+)
+def test_prices_of_sites_are_those_computed_by_hand(machine, partition, asked, by_hand):
+    machine = load_machines(ROOT)[machine]
+    price = machine.partitions[partition].price or machine.price
+    assert cost(price, **asked) == pytest.approx(by_hand)

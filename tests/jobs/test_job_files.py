@@ -136,3 +136,28 @@ def test_job_that_was_not_submitted_from_the_clone_is_told(path, start, run, tmp
         "error: not submitted from the clone, or its copy was removed",
         hint,
     ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [each for each in job_files(ROOT) if "\nmodule " in (ROOT / each).read_text()],
+    ids=lambda each: each.name,
+)
+def test_job_ends_with_the_error_of_a_module_that_fails(path, tmp_path):
+    """Another set of libraries in its place would be for another CUDA, and silently wrong."""
+    (tmp_path / "lib/shell").mkdir(parents=True)
+    (tmp_path / "lib/shell/job.bash").write_text("start_job() { echo started; exit; }\n")
+    environment = {"PATH": processes.PATH, "LONGSHIP_ROOT": str(tmp_path)}
+    module = '() {  printf "%s\\n" "$*" >>"$LONGSHIP_ROOT/calls"; [[ "$*" != "$MISSING" ]] || {\n'
+    module += " echo unknown module >&2; return 3; }\n}"
+    environment["BASH_FUNC_module%%"] = module
+
+    def start(missing):
+        return processes.run(
+            ["bash", ROOT / path], env={**environment, "MISSING": missing}, check=False
+        )
+
+    assert start("").stdout == "started\n"
+    for call in (tmp_path / "calls").read_text().splitlines():
+        done = start(call)
+        assert (done.returncode, done.stdout, done.stderr) == (3, "", "unknown module\n")

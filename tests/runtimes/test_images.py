@@ -3,6 +3,8 @@
 import pytest
 
 from lib.configuration.runtimes import find_runtimes
+from lib.images.build import image_build_lines
+from lib.images.versions import image_prune_lines, move_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import (
     active_image,
@@ -138,12 +140,16 @@ def test_runtime_that_cannot_use_a_source_is_told_with_one_that_can(repository):
     assert 'container.runtime = "apptainer"' in error.value.hint
 
 
-def start(repository, runtime, tmp_path, image="docker://x/base:1"):
+def environment(repository, runtime, tmp_path, image="docker://x/base:1"):
     repository.write(
         "configuration.toml",
         f'[paths]\nscratch_dir = "{tmp_path}"\n[container]\nimage = "{image}"\n',
     )
-    return Environment(*repository.settings_and_paths(arch="amd64"), runtime).image
+    return Environment(*repository.settings_and_paths(arch="amd64"), runtime)
+
+
+def start(*given):
+    return environment(*given).image
 
 
 def test_image_in_use_is_pinned(repository, tmp_path):
@@ -178,6 +184,28 @@ def test_image_of_the_site_is_started_until_a_copy_is_in_use(repository, tmp_pat
     (tmp_path / "containers/x_amd64.sif").symlink_to("versions/x_amd64_1_a.sif")
     found = start(repository, "apptainer", tmp_path, "/site/x.sif")
     assert found == f"{tmp_path}/containers/versions/x_amd64_1_a.sif"
+
+
+def test_image_of_a_site_that_starts_those_of_one_directory_must_be_there(repository, tmp_path):
+    repository.write(
+        "local/site.toml",
+        '[machines.local]\ndescription = "L"\n'
+        'image_directory = "$IMAGES"\nimage_copy = ["cp", "-f"]\n',
+    )
+    built = f"{tmp_path}/containers/build/base_1_amd64.sif"
+    inside = 'container.image = "$IMAGES/base_1_amd64.sif"'
+    for image in ("docker://x/base:1", f"{tmp_path}/base_1.sif"):
+        with pytest.raises(LongshipError, match=r"^L starts only images in \$IMAGES$") as error:
+            start(repository, "apptainer", tmp_path, image)
+        hint = f"run: python3 build_container.py; then: cp -f {built}; then set {inside} in "
+        assert error.value.hint == f"{hint}configuration.toml"
+    repository.environ["IMAGES"] = "/allowed"
+    env = environment(repository, "apptainer", tmp_path, "$IMAGES/base_1_amd64.sif")
+    assert env.image == "/allowed/base_1_amd64.sif"
+    assert env.image_hint == "run: cp -f FILE; or set container.image"
+    with pytest.raises(LongshipError, match="starts only images in"):  # a copy elsewhere
+        move_lines(env, [])
+    assert image_prune_lines(env) and image_build_lines(env, force=False, command_line="")
 
 
 def test_host_starts_no_image(repository, tmp_path):

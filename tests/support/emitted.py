@@ -21,6 +21,7 @@ from lib.script.render import render
 from support.requests import lines_for
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
+ENVIRON["SINGULARITY_ALLOWED_DIR"] = "/allowed"  # Jean Zay's
 # As Slurm prints it in one line.
 FACTS = (
     "JobId=12 JobName=train UserId=me(1000) GroupId=me(1000) Account=my-account QOS=(null) "

@@ -19,7 +19,14 @@ TRAINING = (*TOY, "--batch-size", "16", "--warmup-steps", "5", "--learning-rate"
 TEXT = ("--max-megabytes", "0.3", "--vocab-size", "500")
 # What the modules of Olivia would set. A mock, as no such modules exist elsewhere: like Lmod's own
 # `module` it is a function of the submitting shell that reaches the job by the environment.
-MODULE = "() {  export EBROOTLIBFABRIC=/usr EBROOTNCCL=/usr EBROOTAWSMINOFIMINNCCL=/usr\n}"
+# As that one it refuses what the site's page does not list.
+MODULE = """() {  case "$*" in
+ reset | "load NRIS/GPU" | "load NCCL/2.30.4-GCCcore-14.3.0-CUDA-13.0.0") ;;
+ "load brics/apptainer-multi-node") ;;
+ *) echo "unknown module: $*" >&2; return 1 ;;
+ esac
+ export EBROOTLIBFABRIC=/usr EBROOTNCCL=/usr EBROOTAWSMINOFIMINNCCL=/usr
+}"""
 
 TASK = """\
 task: tiny
@@ -184,6 +191,10 @@ def make_job_clone(root, slurm_cluster, base_image, job_environment):
         scratch.mkdir()
         (scratch / f"venv_pytorch_{own_arch()}").symlink_to(packages)
         clone = JobClone(root, folder / "it's a clone", slurm_cluster, scratch)
+        # Jean Zay starts images of one directory
+        clone.environment["SINGULARITY_ALLOWED_DIR"] = str(base_image.parent)
+        image = toml(f"$SINGULARITY_ALLOWED_DIR/{base_image.name}")
+        more += f"\n[machines.jeanzay]\ncontainer.image = {image}\n"
         clone.configure(configuration(scratch, base_image, more, [packages.parent]))
         for site in clone.root.glob("*/site.toml"):  # this machine stands for the arm64 ones too
             text = re.sub(r'arch = "(amd|arm)64"', f'arch = "{own_arch()}"', site.read_text())

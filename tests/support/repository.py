@@ -11,8 +11,8 @@ from support import processes
 ROOT = Path(__file__).resolve().parents[2]
 # What comes with this repository; a group's own, in the same tree, is not ours to test.
 SITES = (
-    *("alps", "arrhenius", "aws", "berzelius", "frontier", "isambard", "jsc", "leonardo", "local"),
-    *("lumi", "marenostrum", "olivia"),
+    *("alps", "arrhenius", "aws", "berzelius", "capella", "frontier", "isambard", "jeanzay", "jsc"),
+    *("leonardo", "local", "lumi", "marenostrum", "olivia", "roihu", "snellius"),
 )
 
 SITE = '[machines.local]\ndescription = "this machine"\n'

@@ -42,7 +42,11 @@ OTHERS = {"evaluate": ("run_evaluation.sh", ["lab/model"])}
 SHIPPED = sorted({stack for stack, *_ in STACKS})
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
-CONFIGURATION = '[project]\nname = "my-project"\naccount = "my-account"\n'
+ENVIRON["SINGULARITY_ALLOWED_DIR"] = "/allowed"  # Jean Zay's, which starts images of it alone
+CONFIGURATION = (
+    '[project]\nname = "my-project"\naccount = "my-account"\n'
+    '[machines.jeanzay]\ncontainer.image = "$SINGULARITY_ALLOWED_DIR/x.sif"\n'
+)
 
 # It stands for Python and prints what it was started with. Only compose.py of nemo also says which
 # file it has written.

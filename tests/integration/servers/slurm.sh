@@ -69,7 +69,7 @@ directory_make() {
     write_hosts >"$folder/hosts"
     write_hosts lonely >"$folder/hosts-lonely"
     write_configuration >"$SLURM_CONF"
-    printf 'AutoDetect=off\nName=gpu File=%s\n' "$folder/dev/gpu[0-$((GPUS - 1))]" \
+    printf 'AutoDetect=off\nName=gpu Type=gh200 File=%s\n' "$folder/dev/gpu[0-$((GPUS - 1))]" \
         >"$folder/gres.conf"
     # No cgroup is made; this keeps Slurm from looking for the version that the machine has.
     printf 'CgroupPlugin=cgroup/v1\n' >"$folder/cgroup.conf"

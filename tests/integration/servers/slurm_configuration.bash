@@ -3,19 +3,25 @@
 # What the cluster of slurm.sh is made of: its nodes, partitions and settings.
 
 readonly NODES=(node1 node2 node3)
-readonly CORES_PER_SOCKET=144 GPUS=8 # the most that a site's jobs ask of a node
+# The most that a job of a site asks of a node. The GPUs have a type, which the jobs of Roihu name.
+readonly CORES_PER_SOCKET=144 GPUS=8
 
 # The sites' partitions, by the longest time of a job; a day where it is not known.
 readonly PARTITIONS='
+00:15:00  gputest
 02:00:00  develbooster dc-gpu-devel
 03:00:00  dev-g
 04:00:00  lrd_all_serial
-12:00:00  normal
+20:00:00  prepost
+12:00:00  normal gpuinteractive capella-interactive
 24:00:00  booster dc-gpu dc-cpu dc-cpu-devel batch devel small large standard debug berzelius-cpu
 24:00:00  boost_usr_prod gpu workq acc
+36:00:00  gpumedium gpularge
 2-00      standard-g
 3-00      small-g berzelius
-7-00      accel
+4-04      gpu_p6
+5-00      gpu_h100 rome
+7-00      accel capella
 '
 readonly DEFAULT_PARTITION=berzelius # where the job files name none
 
@@ -107,7 +113,7 @@ EOF
     for node in "${NODES[@]}"; do
         printf 'NodeName=%s NodeAddr=%s Sockets=2 CoresPerSocket=%d ThreadsPerCore=1 ' \
             "$node" "$(address "$node")" "$CORES_PER_SOCKET"
-        printf 'RealMemory=512000 Gres=gpu:%d Features=thin,fat\n' "$GPUS"
+        printf 'RealMemory=768000 Gres=gpu:gh200:%d Features=thin,fat,h100\n' "$GPUS"
     done
     write_partitions
 }
