@@ -29,6 +29,7 @@ from writers import (  # noqa: E402
 PAGES = {
     "commands": commands.commands_page,
     "configuration": configuration.configuration_page,
+    "machines": sites.machines_page,
     "site_toml": sites.site_page,
     "stack_toml": stacks.stack_page,
     "files": files.files_page,

@@ -57,5 +57,5 @@ def test_issue_form_asks_for_what_doctor_says(path):
     form = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert {"name", "description", "body"} <= form.keys()
     labels = [each["attributes"]["label"] for each in form["body"]]
-    assert "python3 doctor.py --json" in labels
+    assert {"python3 doctor.py --json", "python3 doctor.py --site"} & {*labels}
     assert len({each["id"] for each in form["body"]}) == len(labels)

@@ -139,15 +139,20 @@ def test_sites_are_listed_with_whether_a_user_has_confirmed_them():
     found = (re.match(r"\| \[.*?\]\(\.\./(\w+)/", line) for line in lines)
     rows = {match[1]: match.string for match in found if match}
     assert set(rows) >= set(SHIPPED_SITES)
-    assert all(line.count("|") == 7 and line.rstrip("| ")[-1] for line in rows.values())
+    assert all(line.count("|") == 6 and line.rstrip("| ")[-1] for line in rows.values())
     machines = [each for each in load_machines(ROOT).values() if each.site_file in SHIPPED_FILES]
     assert (len(machines), len(SHIPPED_SITES)) == (19, 16)
-    assert "Nineteen machines at sixteen sites." in "\n".join(lines)
+    assert "Nineteen machines at sixteen sites: " in "\n".join(lines)
     readme = " ".join(read("README.md").split())
     names = [re.match(r"\| \[(.*?)\]", rows[each])[1] for each in SHIPPED_SITES]
     assert [each for each in names if each != "local" and each not in readme] == []
-    confirmed = [each for each, row in rows.items() if not row.endswith(" not yet |")]
-    assert ("No user has confirmed" in readme) == (confirmed == ["local"])
+    confirmed = [each.name for each in machines if each.confirmed]
+    assert ("No user has confirmed" in readme) == (confirmed == [])
+    for site in SHIPPED_SITES:  # a page that nobody has confirmed begins with that
+        of_site = [each for each in machines if each.site_file == f"{site}/site.toml"]
+        is_open = site != "local" and not any(each.confirmed for each in of_site)
+        begin = " ".join(read(f"{site}/README.md").partition("\n|")[0].split())
+        assert (re.search("Nobody has confirmed this page", begin) is not None) == is_open, site
 
 
 @pytest.mark.parametrize("site", SITES)

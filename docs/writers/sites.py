@@ -1,10 +1,13 @@
-"""site_toml.md: every key of a site's file."""
+"""site_toml.md: every key of a site's file; machines.md: the machines that have one."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from lib import ROOT
 from lib.configuration.partitions import LIMITS_OF, PRICE
-from lib.configuration.sites import EXPECTED, FACTS, MARKS
-from writers.markdown import keys_table, page
+from lib.configuration.sites import EXPECTED, FACTS, MARKS, load_machines
+from writers.markdown import keys_table, page, table
 
 _INTRO = """\
 This page lists the keys of `site.toml` in a site's directory. `[machines.NAME]` describes a
@@ -12,6 +15,15 @@ machine, and `[common]` all machines of the site. `newer_python`, above these ta
 that provides a newer Python than the login nodes have. All keys are optional. Unknown keys and
 wrong types are errors. `python3 doctor.py --site` compares the file with the machine
 ([Check a site's description](../how-to/diagnose.md#check-a-sites-description))."""
+
+_MACHINES = """\
+This page lists the machines that have a description, and who has found it correct: date, Slurm's
+version and run of a user. To confirm yours, run this on a login node; it ends with what to attach
+to an issue, and with the line for `site.toml`:
+
+```bash
+python3 doctor.py --site
+```"""
 
 _MACHINE = """\
 `[common]` and each `[machines.NAME]` accept the same keys; `[machines.NAME]` overrides
@@ -44,4 +56,23 @@ def site_page() -> str:
         keys_table(EXPECTED, "expected."),
         "## `configuration`",
         "Any table of [configuration.toml](configuration.md); a group can override its values.",
+    )
+
+
+def machines_page() -> str:
+    """Return the page of machines."""
+    rows = [
+        (
+            f"`{name}`",
+            f"[{each.description}](../../{Path(each.site_file).parent}/README.md)",
+            each.arch if each.recognise else "",
+            str(each.gpus_per_node or "") if each.recognise else "",
+            each.confirmed or "not yet" if each.recognise else "in the tests",
+        )
+        for name, each in sorted(load_machines(Path(ROOT)).items())
+    ]
+    return page(
+        "Machines",
+        _MACHINES,
+        table(("`--machine`", "machine", "architecture", "GPUs per node", "confirmed"), rows),
     )
