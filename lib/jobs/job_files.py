@@ -63,6 +63,16 @@ def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
         text = path.read_bytes().decode(errors="surrogateescape")
     except OSError as error:
         raise LongshipError(f"cannot read {name}: {error.strerror}", f"ls -l {name}") from error
+    if not text.startswith("#!"):
+        run = f"python3 container_run.py python {name}; or submit a job script that starts it"
+        raise LongshipError(
+            f"{name} is not a job script: its first line does not begin with #!",
+            run if path.suffix == ".py" else "write into its first line: #!/usr/bin/env bash",
+        )
+    if "\r\n" in text:
+        raise LongshipError(
+            f"{name} has DOS line ends, which sbatch refuses", f"run: sed -i 's/\\r$//' {name}"
+        )
     starts = _STARTS.search(text)
     machine = starts or _BUILDS.search(text)
     shown = path.relative_to(root) if root in path.parents else path

@@ -130,7 +130,7 @@ submission_test() {
   local output
   output=$(exec timeout 60 sbatch --test-only "${@:2}" 2>&1) && return
   case $output in
-    *'slurm controller'* | *'configuration source'* | *'imed out'*)
+    *'slurm controller'* | *'configuration source'* | *'configuration file'* | *'imed out'*)
       fail "Slurm does not respond: $(slurm_last_error "$output")" \
         'try again later, on a login node; or run without Slurm: python3 container_run.py COMMAND'
       ;;

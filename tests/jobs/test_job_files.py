@@ -96,6 +96,21 @@ def test_job_that_cannot_be_read_is_told(jobs):
         read_job_file(jobs, "here/train.sbatch")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("train.py", "python3 container_run.py python train.py; or submit a job script"),
+        ("here/job.sh", "write into its first line: #!/usr/bin/env bash"),
+    ],
+)
+def test_file_without_a_shebang_is_told(name, hint, jobs):
+    (jobs / name).write_text('"""Train."""\nimport torch\n')
+    with pytest.raises(LongshipError) as error:
+        read_job_file(jobs, name, ["status", "rerun"])
+    message = f"{name} is not a job script: its first line does not begin with #!"
+    assert (str(error.value), error.value.hint[: len(hint)]) == (message, hint)
+
+
 @pytest.mark.parametrize("chosen", ["one", "other", "local"])
 def test_job_of_this_site_is_taken(chosen, jobs):
     job = read_job_file(jobs, "here/train.sbatch")

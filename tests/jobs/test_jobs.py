@@ -61,6 +61,25 @@ def test_job_that_would_fail_is_refused(words, message, hint, submit):
     assert "hf_x1y2" not in f"{error.value} {error.value.hint}"
 
 
+def test_dos_line_ends_are_refused(submit, site):
+    (site.root / "site/dos.sbatch").write_bytes(b"#!/bin/bash\r\n#SBATCH --time=1\r\n")
+    with pytest.raises(LongshipError, match="site/dos.sbatch has DOS line ends") as error:
+        submit(job="site/dos.sbatch")
+    assert error.value.hint == r"run: sed -i 's/\r$//' site/dos.sbatch"
+
+
+def test_slurm_that_does_not_respond_is_told(clean_environment, run, tmp_path):
+    said = "sbatch: fatal: Could not establish a configuration source"
+    (tmp_path / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    script = render("a test", ["submission_test '' job.sbatch"])
+    done = run(["bash", "-c", script], env=env, check=False)
+    error, hint = done.stderr.splitlines()
+    assert error == "error: Slurm does not respond: Could not establish a configuration source"
+    assert hint.endswith("or run without Slurm: python3 container_run.py COMMAND")
+
+
 @pytest.mark.parametrize(
     ("said", "codes", "told"),
     [
