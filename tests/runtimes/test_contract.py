@@ -209,7 +209,7 @@ def test_secret_in_the_configuration_is_refused(repository):
     ],
 )
 def test_what_looks_like_a_secret_is_refused_and_not_told(name, value, repository):
-    canary = secrets.token_hex(8)
+    canary = f"k{secrets.token_hex(8)}"  # digits alone would be a number
     value = value.format(canary)
     text = f'[environment]\nset = {{ {name} = "{value}" }}\n'
     with pytest.raises(LongshipError, match=f"sets {name}, which looks like") as error:
