@@ -1,12 +1,9 @@
-"""The stack torchtitan: what TorchTitan is started with, and how torchft gets there."""
+"""The stack torchtitan: what TorchTitan is started with."""
 
-import re
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from support import processes
 from support.stacks import refusal, settings_of, start, words_of
 
 from lib.assets.assets import configured_assets
@@ -186,54 +183,3 @@ def test_data_step_that_would_do_something_else_is_refused(
 def test_install_fetches_nothing_from_the_hub(root, tmp_path):
     settings = settings_of(root, "torchtitan", "jwb", tmp_path)
     assert configured_assets(settings) == ()
-
-
-@pytest.fixture
-def torchft(root, clean_environment, tmp_path):
-    """Give a checkout of torchft, and functions that install it and run Python in its venv."""
-    venv = tmp_path / "venv"
-    processes.run([sys.executable, "-m", "venv", "--without-pip", venv], env=clean_environment)
-    checkout = tmp_path / "re pos/torchft"
-    (checkout / "torchft").mkdir(parents=True)
-    (checkout / "torchft/__init__.py").write_text('FROM = "checkout"\n')
-    environment = {**clean_environment, "PATH": f"{venv}/bin:{clean_environment['PATH']}"}
-
-    def install():
-        script = ["bash", root / STACK / "install_torchft.sh"]
-        return processes.run(script, env=environment, cwd=checkout)
-
-    def python(program):
-        return processes.run(["python", "-c", program], env=environment).stdout.strip()
-
-    return checkout, install, python
-
-
-def write_torchft_wheel(site):
-    """Write what pip leaves of the wheel."""
-    files = {
-        "torchft/__init__.py": 'FROM = "wheel"\n',
-        "torchft/_torchft.cpython-312-x86_64-linux-gnu.so": "compiled",
-        "torchft_nightly-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: torchft-nightly\n",
-    }
-    record = "torchft_nightly-1.dist-info/RECORD"
-    files[record] = "".join(f"{name},,\n" for name in [*files, record])
-    for name, text in files.items():
-        path = site / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-
-
-def test_torchft_is_editable_with_the_compiled_half_of_the_wheel(torchft):
-    checkout, install, python = torchft
-    site = python("import sysconfig; print(sysconfig.get_path('purelib'))")
-    write_torchft_wheel(Path(site))
-    install()
-    assert python("import torchft; print(torchft.FROM)") == "checkout"
-    assert [path.read_text() for path in checkout.glob("torchft/*.so")] == ["compiled"]
-
-
-def test_torchft_is_left_out_where_there_is_no_wheel(torchft):
-    _, install, python = torchft
-    assert re.fullmatch(r"note: skipping torchft: no wheel for \S+\n", install().stderr)
-    find = "import importlib.util; print(importlib.util.find_spec('torchft'))"
-    assert python(find) == "None"

@@ -84,7 +84,12 @@ def find_runtime(runtime: str, why: str) -> Iterator[Finding]:
     broken = call("fail", f"{runtime} is installed but does not work", f"run: {runtime} version")
     works = f"{call(runtime, 'version')} &>/dev/null || {broken}"
     lines = (call("program_check", runtime), works, call("program_version", runtime))
-    yield from asked("runtime", *lines, text=f"{PRINTED}{why and f', {why}'}")
+    version = yield from asked("runtime", *lines, text=f"{PRINTED}{why and f', {why}'}")
+    found = re.match(r"apptainer version (\d+)\.(\d+)\.(\d+)", version or "")
+    if found and tuple(map(int, found.groups())) < (1, 5, 1):
+        text = f"{found[0]} has a vulnerability that 1.5.1 fixes: CVE-2026-48785"
+        fix = "ask your site to update it, above all where it relies on: limit container paths"
+        yield warning("security", text, fix)
 
 
 def _find_image(env: Environment) -> Generator[Finding, None, bool]:

@@ -22,7 +22,7 @@ from lib.doctor import report as reports
 from lib.doctor.checks import configured_values
 from lib.doctor.node import Driver
 from lib.doctor.report import Diagnosis, asked, bash, ok, problem, warning
-from lib.doctor.software import find_gpus_inside
+from lib.doctor.software import find_gpus_inside, find_runtime
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.execute import Output
@@ -462,6 +462,31 @@ def test_setuid_runtime_needs_fuse_unless_the_kernel_mounts(
     monkeypatch.setattr(os, "access", lambda *_: False)  # /dev/fuse
     states = {each.topic: each.state for each in node.find_user_rights("apptainer", None)}
     assert states["FUSE"] == state
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version", "warned"),
+    [
+        ("apptainer", "apptainer version 1.4.5", True),
+        ("apptainer", "apptainer version 1.5.0-1.el9", True),
+        ("apptainer", "apptainer version 1.5.1-1.el9", False),
+        ("apptainer", "apptainer version 1.10.0", False),
+        ("singularity", "apptainer version 1.3.6", True),  # an alias
+        ("singularity", "singularity-ce version 1.4.5", False),
+    ],
+)
+def test_vulnerable_apptainer_is_told(runtime, version, warned, tmp_path, monkeypatch):
+    program = tmp_path / runtime
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in\n  --version) echo "{version}" ;;\n  version) ;;\n'
+        "  *) exit 2 ;;\nesac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    told, *found = find_runtime(runtime, "")
+    assert (told.state, told.topic, told.text) == ("ok", "runtime", version)
+    assert [each.state for each in found] == ["warning"] * warned
+    assert all("CVE-2026-48785" in each.text for each in found)
 
 
 def test_image_of_a_killed_build_is_a_leftover(tmp_path):

@@ -76,7 +76,8 @@ def https_server(require, run, tmp_path):
 
 
 def test_all_is_well_where_it_is(healthy):
-    assert {each["state"] for each in healthy.findings} == {"ok"}, healthy.text
+    about_us = [each for each in healthy.findings if each["topic"] != "security"]
+    assert {each["state"] for each in about_us} == {"ok"}, healthy.text
     assert healthy.done.returncode == 0
 
 

@@ -1,8 +1,8 @@
 """What preprocess_data.sh of megatron-lm makes is what Megatron reads; a trained model is exported.
 
-For the data, megatron-core comes as the newest wheel, of an earlier release than the pinned one, of
-which the registry has none. A training and its export run the pinned release, with stand-ins for
-GPU, TransformerEngine and Python 3.12, see tests/stand_ins/no_gpu.py.
+For the data, megatron-core comes as the newest wheel for Python 3.11, of an earlier release than
+the pinned one. A training and its export run the pinned release, with stand-ins for GPU,
+TransformerEngine and Python 3.12, see tests/stand_ins/no_gpu.py.
 """
 
 import json
