@@ -110,7 +110,7 @@ def test_slurm_that_does_not_answer_is_told(jobs, tmp_path):
     text = re.sub(r"MessageTimeout=\d+", "MessageTimeout=10", text)
     (tmp_path / "slurm.conf").write_text(text)
     env = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
-    refused(jobs, [LOCAL], "sbatch failed: ", "sinfo", env=env)
+    refused(jobs, [LOCAL], "Slurm does not respond: ", "try again later", env=env)
     is_told(jobs.submit("status", env=env, check=False), "squeue failed: ", "again later")
 
 
