@@ -87,9 +87,8 @@ def find_runtime(runtime: str, why: str) -> Iterator[Finding]:
     version = yield from asked("runtime", *lines, text=f"{PRINTED}{why and f', {why}'}")
     found = re.match(r"apptainer version (\d+)\.(\d+)\.(\d+)", version or "")
     if found and tuple(map(int, found.groups())) < (1, 5, 1):
-        text = f"{found[0]} has a vulnerability that 1.5.1 fixes: CVE-2026-48785"
-        fix = "ask your site to update it, above all where it relies on: limit container paths"
-        yield warning("security", text, fix)
+        text = f"{found[0]} has a vulnerability of limit container paths: CVE-2026-48785"
+        yield warning("security", text, "ask your site for 1.5.1 or newer")
 
 
 def _find_image(env: Environment) -> Generator[Finding, None, bool]:

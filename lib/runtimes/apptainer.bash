@@ -50,6 +50,7 @@ sif_forget_options() {
         done
         ;;
       MOUNT | LD_LIBRARY_PATH | USERNS | CACHEDIR | TMPDIR | CONFIG* | DOCKER_* | MESSAGELEVEL) ;;
+      ALLOWED_DIR) ;; # of a site, Jean Zay
       CONTAINER | NAME | COMMAND | ENVIRONMENT | APPNAME) ;;
       *) ignored+=("$variable") ;;
     esac

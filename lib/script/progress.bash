@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Progress of a long step: a line on a terminal, removed at the end, and nothing elsewhere.
+# Progress of a long step: a line on a terminal, removed at the end; in a log Apptainer's own steps.
 
 # progress_run PATH PROGRAM...: run a program that prints nothing, and reads or writes PATH.
 progress_run() {
@@ -20,7 +20,7 @@ progress_show() {
   local line='' message='' shown='' status
   local -r start=$SECONDS
   if [[ ! -t 2 ]]; then
-    cat >/dev/null
+    sed -n -u 's/^INFO: */      /p' >&2 # the steps of Apptainer, in a log
     return
   fi
   while status=0 && { IFS= read -r -t 1 line || status=$?; } && ((status == 0 || status > 128)); do

@@ -471,7 +471,7 @@ FAULTS = [
         *("an update was interrupted", "set_up.py update"),
     ),
     Fault("git's lock", lock_of_git, "problem", "repository", "another git process", "rm "),
-    Fault("unsaved", unsaved_changes, "warning", "repository", "not saved in", "save-patches"),
+    Fault("unsaved", unsaved_changes, "warning", "repository", "not be in patches", "save-patches"),
     Fault("other ref", at_another_ref, "warning", "repository", "configured", "set_up.py update"),
     Fault(
         "no bundle", no_bundle, "problem", "certificates", "does not exist", "unset SSL_CERT_FILE"

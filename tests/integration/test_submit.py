@@ -157,7 +157,7 @@ def test_job_of_another_site_is_refused(jobs):
         "job scripts for this machine: ",
         env=env,
     )
-    assert "lumi/run_training_lumi.sbatch" in done.stderr
+    assert "lumi/*.sbatch" in done.stderr
 
 
 def test_full_disk_is_told(own, small_disk):
