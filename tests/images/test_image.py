@@ -125,8 +125,8 @@ def step(goes_on, *paths):
     return f"{{ {program}; }} | {call('progress_show', *paths)}"
 
 
-def test_progress_is_for_a_terminal(bash):
-    assert bash(step("sleep 1.5", "/none")).stderr == ""
+def test_log_has_the_steps_of_apptainer_and_no_other_progress(bash):
+    assert bash(step("sleep 1.5", "/none")).stderr == "      Starting\n"
 
 
 def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(clean_environment, tmp_path):
