@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from lib.script.errors import LongshipError
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _LONGEST_ARGUMENT = 131071  # bytes: Linux's MAX_ARG_STRLEN
 _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
 
-_running: list[subprocess.Popen[bytes]] = []  # of `read_output`
+_ends: list[Callable[[], None]] = []  # each ends a program of `read_output`
+_exiting = False
 
 
 def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -59,40 +60,64 @@ def read_output(
 ) -> Output:
     """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing.
 
-    After that time, or at an interruption, it is ended with everything that it has started. What it
-    prints is discarded if it can leave a process in the background, as podman does.
+    After that time, or if this process ends, it is ended with everything that it has started. What
+    it prints is discarded if it can leave a process in the background, as podman does.
     """
-    import subprocess  # only a launch whose runtime is not configured pays for it
+    import subprocess  # only a launch whose runtime is not configured pays for these
+    import threading
 
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group, which can be ended as a whole
-        )
-    except OSError:
-        return Output("", 127)
-    _running.append(process)
-    try:
-        text, _ = process.communicate(os.fsencode(given), timeout=seconds)
-        code = process.returncode
-    except subprocess.TimeoutExpired as error:
-        _end_group(process)
-        text, code = error.output, 124
-        if process.stdout:
-            process.stdout.close()
-    _running.remove(process)
+    started: list[subprocess.Popen[bytes]] = []
+    tried = threading.Event()  # an interrupted Thread.join() believes that the thread has ended
+
+    def start() -> None:
+        try:
+            if not _exiting:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a group, which can be ended as a whole
+                )
+                started.append(process)
+        except OSError:
+            pass  # it is missing
+        finally:
+            tried.set()
+
+    def end() -> None:
+        if starter.ident:
+            tried.wait(10)
+        for process in started:
+            _end_group(process)
+
+    # In a thread: an exception of a signal handler comes in the main thread and would lose it.
+    starter = threading.Thread(target=start, daemon=True)
+    _ends.append(end)
+    starter.start()
+    tried.wait()
+    text, code = b"", 127
+    for process in started:
+        try:
+            text, _ = process.communicate(os.fsencode(given), timeout=seconds)
+            code = process.returncode
+        except subprocess.TimeoutExpired as error:
+            end()
+            text, code = error.output, 124
+            if process.stdout:
+                process.stdout.close()
+    _ends.remove(end)
     text = (text or b"").decode(errors="surrogateescape")
     return Output(text, code if code >= 0 else 128 - code)
 
 
 @atexit.register
 def _end_all() -> None:
-    """End the programs that threads, or an interruption, have left."""
-    for each in list(_running):
-        _end_group(each)
+    """End the programs of `read_output`; a thread that still runs starts no more of them."""
+    global _exiting
+    _exiting = True
+    for end in list(_ends):
+        end()
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -109,6 +109,47 @@ def test_output_and_exit_code_of_a_command(command, seconds, expected):
     assert read_output(command, seconds) == expected
 
 
+# The signal comes before Python knows that the program has begun: its start is made to wait for it.
+INTERRUPTED = """
+import os, signal, subprocess, sys, threading, time
+from lib.script import execute
+
+class Slow(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        print(self.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not interrupted:
+            time.sleep(0.02)
+        time.sleep(0.5)
+
+def interrupt(*_):
+    interrupted.append(True)
+    sys.exit(3)
+
+def look():
+    for number in range(3):  # the end of the first one must not start the second
+        execute.read_output(["sleep", "1000"], 900)
+
+interrupted = []
+signal.signal(signal.SIGTERM, interrupt)
+subprocess.Popen = Slow
+if sys.argv[1] == "thread":
+    threading.Thread(target=look, daemon=True).start()
+    time.sleep(1000)
+look()
+"""
+
+
+@pytest.mark.parametrize("caller", ["main", "thread"])
+def test_program_that_is_being_started_ends_with_this_process(root, caller):
+    env = {"PATH": processes.PATH, "PYTHONPATH": str(root)}
+    done = processes.run([sys.executable, "-c", INTERRUPTED, caller], env=env, check=False)
+    (started,) = done.stdout.split()
+    assert (done.returncode, done.stderr) == (3, "")
+    assert not os.path.exists(f"/proc/{started}")
+
+
 def test_script_is_written_to_run(tmp_path, run):
     file = tmp_path / "it's a launcher"
     write_file(file, "#!/usr/bin/env bash\nprintf '%s' \"$1\"\n", 0o755)
