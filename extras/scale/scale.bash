@@ -1,10 +1,13 @@
 # shellcheck shell=bash
 # Scaling studies: what describes the study, and the jobs after the first one.
 
-# scale_begin FILE TEXT: describe the study, before its first job is submitted.
+# scale_begin FILE TEXT: describe the study, in a new directory, before its first job is submitted.
 scale_begin() {
-  directory_make "${1%/*}"
-  [[ ! -e $1 ]] || fail "there is a study of this name: $1" 'choose another one: --name=NAME'
+  local -r directory=${1%/*}
+  directory_make "${directory%/*}"
+  [[ ! -e $directory ]] || fail "there is a study of this name: $directory" 'choose another one: --name=NAME'
+  # not -p: of two at the same moment one fails
+  mkdir -m 700 -- "$directory" || fail_writing "${directory%/*}" "cannot create $directory" 'see the line above'
   file_write "$1" "$2"$'\n'
 }
 

@@ -104,7 +104,7 @@ def _write_page(
 ) -> None:
     """Write the page inside the environment, with its matplotlib."""
     env = invocation.environment()
-    directory = study_file(env.paths, study.name).with_suffix("")
+    directory = study_file(env.paths, study.name).parent
     last = next((each for each in reversed(trials) if each.run), Trial(0, ""))
     run = last.run or Path("/nonexistent")
     data = {
@@ -118,7 +118,7 @@ def _write_page(
         "job": content_of(run / "job.sbatch", follow=False).decode(errors="replace"),
         "install": offline_modes(" && ".join(env.packages.steps)),
     }
-    env = env._replace(more_binds=(Bind(str(directory.parent), str(directory.parent)),))
+    env = env._replace(more_binds=(Bind(str(directory), str(directory)),))
     lines = [
         text_below("scale_data", json.dumps(data), "What the page shows."),
         'exec <<<"$scale_data"',

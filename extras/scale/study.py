@@ -20,6 +20,8 @@ from lib.script.output import number
 from lib.script.records import content_of, read_file, readable_values
 from lib.script.trust import is_own
 
+_LARGEST = 1e30  # number that is a measurement
+
 
 class Study(NamedTuple):
     """What was asked for; the file that describes it is written before its first job."""
@@ -61,16 +63,16 @@ class Trial(NamedTuple):
 
 
 def study_file(paths: Paths, name: str) -> Path:
-    """Return the file that describes a study."""
-    return paths.runs / "scaling" / f"{name}.json"
+    """Return the file that describes a study, in a directory of its own."""
+    return paths.runs / "scaling" / name / "study.json"
 
 
 def read_study(paths: Paths, name: str) -> Study:
     """Read the description of a study."""
-    known = [each.stem for each in find_files(study_file(paths, "*").parent, "*.json")]
+    known = [each.parent.name for each in find_files(paths.runs, "scaling/*/study.json")]
     if name not in known:
         raise LongshipError(
-            f'no study "{name}" in {study_file(paths, name).parent}',
+            f'no study "{name}" in {paths.runs / "scaling"}',
             f"studies: {', '.join(known)}"
             if known
             else "submit one: python3 submit.py scale --help",
@@ -122,13 +124,17 @@ def _trial(paths: Paths, study: Study, nodes: int, run: Path, record: dict[str, 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield step and values of each line that is whole."""
     for line in content_of(file, 1 << 28).splitlines():
-        with suppress(KeyError, TypeError, ValueError, RecursionError):
+        values: Any = None
+        with suppress(ValueError, RecursionError):
             values = json.loads(line)
-            yield int(values["step"]), values
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            yield values["step"], values
 
 
 def _numbers(value: Any) -> list[float]:
-    return [float(value)] if isinstance(value, (int, float)) and value > 0 else []
+    """Return a measured value; nothing for any other, such as Infinity."""
+    is_measured = isinstance(value, (int, float)) and 0 < value < _LARGEST
+    return [float(value)] if is_measured else []
 
 
 def rows_of(trials: list[Trial], count: int) -> list[dict[str, Any]]:

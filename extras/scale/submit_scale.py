@@ -66,13 +66,13 @@ def scale(
     """Train for a few steps on several numbers of nodes, to measure how the training scales.
 
     All jobs have the same code, data, seed and arguments, and a directory of their own for the
-    results. The sequences of a step are the same on all nodes, by default those of [training];
+    results. The sequences of a step are the same on all nodes, by default those of the settings;
     with --weak they are those of the fewest nodes. All jobs are priced, and tested by Slurm, before
     the first one is submitted. Follow with `submit.py scale report NAME`.
     """
     invocation, read = read_job(invocation, job)
-    settings = invocation.settings
-    given = settings.configuration.training
+    settings, env = invocation.settings, invocation.environment("job")
+    given = env.training.values
     study = Study(
         name or time.strftime(f"scale-{settings.stack.name}-%m%d-%H%M%S"),
         *(str(read.path), settings.machine.name, settings.stack.name),
@@ -81,7 +81,7 @@ def scale(
         **asked_of,  # type: ignore[arg-type]
     )
     _check(study, read, asked)
-    jobs = list(_requests(study, invocation.environment("job"), read, typed, asked))
+    jobs = list(_requests(study, env, read, typed, asked))
     first, *more = [each._replace(cost=each.cost._replace(words="")) for each in jobs]
     file = study_file(invocation.paths, study.name)
     first = first._replace(
@@ -125,6 +125,11 @@ def _requests(
     for nodes in study.nodes:
         for trial in range(1, study.trials + 1):
             label = study.label(nodes, trial)
+            if (env.paths.checkpoint_dir / label).exists():  # its jobs would go on from there
+                raise LongshipError(
+                    f"there are results of another study: {env.paths.checkpoint_dir / label}",
+                    "choose another name: --name=NAME",
+                )
             values = study.steps, label, study.batch_on(nodes)
             options = [*typed, Option("nodes", str(nodes)), Option("job-name", label)]
             own = _with_settings(env, values)

@@ -200,13 +200,15 @@ jobs_print_ids() {
   [[ -t 1 ]] || printf '%s\n' "${submitted_ids[@]}"
 }
 
-# jobs_print_json OBJECT [LAST]: print an object for each job, in JSON; %j and %A are replaced by
-# its ID. LAST is that of the last job, if it is another one.
+# jobs_print_json OBJECT...: print an object for each job, in JSON; %j and %A are replaced by its
+# ID. The first one is that of all jobs of a chain.
 jobs_print_json() {
+  local -i left=${#submitted_ids[@]}
   local id comma=''
   printf '['
   for id in "${submitted_ids[@]}"; do
-    if (($# > 1)) && [[ $id == "${submitted_ids[-1]}" ]]; then shift; fi
+    if (($# > left)); then shift; fi
+    left=$((left - 1))
     log_resolve "$1" "$id"
     printf '%s\n  %s' "$comma" "$REPLY"
     comma=,

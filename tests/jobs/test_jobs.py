@@ -61,6 +61,21 @@ def test_job_that_would_fail_is_refused(words, message, hint, submit):
     assert "hf_x1y2" not in f"{error.value} {error.value.hint}"
 
 
+@pytest.mark.parametrize(
+    ("ids", "objects", "expected"),
+    [
+        ("7", ["a-%j"], ["a-7"]),
+        ("7 8 9", ["a-%j"], ["a-7", "a-8", "a-9"]),  # a chain
+        ("7 8 9", ["a-%j", "b-%j"], ["a-7", "a-8", "b-9"]),  # and an evaluation
+        ("7 8 9", ["a-%j", "b-%j", "c-%A"], ["a-7", "b-8", "c-9"]),  # a study
+    ],
+)
+def test_json_has_the_object_of_each_job(ids, objects, expected, run):
+    lines = [f"submitted_ids=({ids})", call("jobs_print_json", *(f'"{x}"' for x in objects))]
+    done = run(["bash", "-c", render("a test", lines)])
+    assert json.loads(done.stdout) == expected
+
+
 def test_dos_line_ends_are_refused(submit, site):
     (site.root / "site/dos.sbatch").write_bytes(b"#!/bin/bash\r\n#SBATCH --time=1\r\n")
     with pytest.raises(LongshipError, match="site/dos.sbatch has DOS line ends") as error:

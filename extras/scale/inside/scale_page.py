@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).parents[3]))
 
-from lib.script.execute import make_directory, write_file  # noqa: E402
+from lib.script.execute import write_file  # noqa: E402
 from lib.script.secrets import mask  # noqa: E402
 
 STYLE = """
@@ -96,7 +96,6 @@ def main():
             "error: matplotlib not found inside the environment; the chart requires it\n"
             f"hint: add matplotlib to the requirements, then run: {data['install']}"
         )
-    make_directory(directory)
     write_file(directory / "scaling.csv", data["csv"])
     rows, chart = [each for each in data["rows"] if each.get("speed_up")], ""
     if rows:

@@ -11,7 +11,9 @@ import pytest
 from extras.scale.scale_report import _csv, _table
 from extras.scale.study import Study, Trial, read_study, rows_of, study_file, trials_of
 from lib import ROOT
+from lib.script.command import call
 from lib.script.errors import LongshipError
+from lib.script.render import render
 
 STUDY = Study(
     "s", "local/run_training_local.sbatch", "local", "pytorch", (1, 2, 4), 2, 10, 8, False
@@ -29,7 +31,8 @@ def write_run(runs, job, label, speeds, **values):
     (run / "record.json").write_text(json.dumps(record, indent=2) + "\n")
     lines = [{"step": n, "tokens_per_s": x, "mfu": 0.4} for n, x in enumerate(speeds, 1)]
     text = "".join(f"{json.dumps(each)}\n" for each in lines)
-    (run / "results/metrics.jsonl").write_text(f'{text}nothing\n{{"step": ')
+    odd = 'nothing\n[1]\n{"step": Infinity}\n{"step": 9, "tokens_per_s": Infinity}\n{"step": '
+    (run / "results/metrics.jsonl").write_text(text + odd)
     (run / "outputs").symlink_to(run / "results")
     return run
 
@@ -101,6 +104,7 @@ def test_study_is_read_as_it_was_written(paths):
         read_study(paths, "s")
     assert error.value.hint == "submit one: python3 submit.py scale --help"
     file = study_file(paths, "s")
+    assert file.parent == paths.runs / "scaling/s"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(STUDY._asdict()))
     assert read_study(paths, "s") == STUDY
@@ -130,10 +134,26 @@ def test_study_that_measures_nothing_is_refused(words, message, hint, command):
 
 
 def test_settings_of_a_stack_are_those_of_each_job(command):
-    words = ["--stack=megatron-lm", "--nodes=1,2", "--weak", "--batch=16", "--name=s", "--steps=20"]
+    words = ["--stack=megatron-lm", "--nodes=1,2", "--weak", "--name=s", "--steps=20"]
     plan = command("submit.py", "scale", STUDY.job, *words, "--dry-run").stdout
-    for nodes, batch in ((1, 16), (2, 32)):
+    for nodes, batch in ((1, 128), (2, 256)):  # the stack's own for the fewest nodes
         settings = f'"steps": 20,\n    "run_name": "s-n{nodes}-t1",\n    "global_batch": {batch}'
         assert settings in plan
     assert plan.index("\n  submission_test ") < plan.index("\n  scale_begin ")
     assert plan.index("\n  scale_begin ") < plan.index("\n  submission_send ")
+
+
+def test_results_of_another_study_are_refused(command, tmp_path):
+    (tmp_path / "longship-data/scratch/checkpoints/s-n2-t1").mkdir(parents=True)
+    words = ["--nodes=1,2", "--batch=8", "--name=s", "--dry-run"]
+    done = command("submit.py", "scale", STUDY.job, *words, check=False)
+    assert "there are results of another study: " in done.stderr and "--name=NAME" in done.stderr
+
+
+def test_study_of_a_name_is_begun_once(run, tmp_path):
+    script = render("a test", [call("scale_begin", tmp_path / "scaling/s/study.json", "{}")])
+    assert run(["bash", "-c", script]).stderr == ""
+    done = run(["bash", "-c", script.replace("{}", "[]")], check=False)
+    assert "there is a study of this name" in done.stderr
+    assert (tmp_path / "scaling/s/study.json").read_text() == "{}\n"
+    assert (tmp_path / "scaling/s").stat().st_mode & 0o777 == 0o700
