@@ -18,15 +18,18 @@ def clone(make_job_clone, jobs_made, slurm, tmp_path):
 
 
 def test_study_on_one_and_two_nodes(clone):
-    words = ["--nodes=1,2", "--steps=10", "--batch=8", "--name=study", "--", *TRAINING]
+    words = ["--nodes=1,2", "--steps=10", "--batch=8", "--name=study", "--json", "--", *TRAINING]
     done = clone.submit("scale", LOCAL, *words)
-    jobs = done.stdout.split()
+    submitted = json.loads(done.stdout)
+    jobs = [each["id"] for each in submitted]
+    named = [f"{job}-study-n{nodes}-t1.log" for job, nodes in zip(jobs, "12")]
+    assert [Path(each["log"]).name for each in submitted] == named
     assert len(jobs) == 2 and "study: 2 jobs on 1, 2 nodes, 10 steps each" in done.stderr
     assert done.stderr.endswith("next: python3 submit.py scale report study\n")
     for job in jobs:
         assert clone.slurm.wait(job) == "COMPLETED", clone.slurm.log(job)
     again = clone.submit("scale", LOCAL, *words, check=False)
-    assert again.returncode == 1 and "there is a study of this name" in again.stderr
+    assert again.returncode == 1 and "results of another study" in again.stderr
 
     rows = json.loads(clone.submit("scale", "report", "study", "--json").stdout)
     assert [(each["nodes"], each["trials"]) for each in rows] == [(1, "1 of 1"), (2, "1 of 1")]
