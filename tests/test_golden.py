@@ -7,6 +7,7 @@ After a change that is meant, PYTHONPATH=. .venv-tests/bin/python tests/test_gol
 files anew; read the diff.
 """
 
+import re
 import tempfile
 from functools import cache, partial
 from pathlib import Path
@@ -189,6 +190,15 @@ if not MISSING:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_plans_are_the_checked_in_ones(file):
     assert FILES[file]() == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"), [("submit", 15), ("container_run", 20), ("build_overlay", 45)]
+)
+def test_plans_are_read_at_a_glance(kind, calls):
+    plan = script_of(kind, *JPB).partition("longship_main() {\n")[2].partition("\n}\n")[0]
+    lines = plan.replace(" \\\n", " ").splitlines()
+    assert sum(bool(re.match("  [^ #]", line)) for line in lines) <= calls
 
 
 def test_every_machine_of_every_site_has_golden_plans():

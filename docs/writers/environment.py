@@ -11,7 +11,8 @@ from lib import ROOT
 from lib.configuration.layers import Settings, load_settings
 from lib.configuration.schema import KEYS
 from lib.configuration.training import Training
-from lib.runtimes.contract import OFFLINE, UNSET, environment_script
+from lib.runtimes.contract import OFFLINE, environment_script
+from lib.script.render import definitions
 from writers.files import PLACES
 from writers.markdown import code, listed, page, plain, table, value
 
@@ -65,6 +66,12 @@ the job script if Slurm starts one task per rank. The default of `OMP_NUM_THREAD
 share of the cores."""
 
 
+def _unset_names() -> list[str]:
+    """Return the names that `host_forget` unsets, and their beginnings with an asterisk."""
+    (body,) = re.findall(r"\n  unset (.*) \"\$@\"", definitions()["host_forget"], re.DOTALL)
+    return [re.sub(r'"\$\{!(\w+)@\}"', r"\1*", each) for each in body.split() if each != "\\"]
+
+
 def environment_page() -> str:
     """Return the page."""
     settings = _bare_settings()
@@ -73,7 +80,7 @@ def environment_page() -> str:
         _INTRO,
         "## Unset",
         _UNSET,
-        f"{', '.join(map(code, UNSET))}.",
+        f"{', '.join(map(code, _unset_names()))}.",
         "## Set",
         _SET,
         table(("variable", "value"), _exports(settings)),

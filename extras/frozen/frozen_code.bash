@@ -5,29 +5,32 @@
 #   code-ID.tar   the files of this clone and of the external repositories; ID is its checksum
 #   start-ID/     what the job script sources: it unpacks the archive that LONGSHIP_FROZEN names
 
-# code_freeze STORE PYTHON WORKER SCRATCH [NAME DIR]...: let a job run the code as it is now.
+# code_freeze STORE START CLONE PYTHON WORKER SCRATCH [NAME DIR]...: let a job run the code of CLONE as
+# it is now; its script sources START.
 code_freeze() {
   local -r partial=$1/.partial.$HOSTNAME.$BASHPID
   local sum
-  sum=$(exec "$2" -X utf8 "$3" freeze "$partial" "${@:4}") || { rm -f -- "$partial"; exit 1; }
+  code_begin "${@:1:3}"
+  sum=$(exec "$4" -X utf8 "$5" freeze "$partial" "${@:6}") || { rm -f -- "$partial"; exit 1; }
   code_keep "$1/code-${sum:0:12}.tar" mv -f -T -- "$partial"
   if [[ -e $partial ]]; then rm -f -- "$partial"; fi
   code_prune "$1"
 }
 
-# code_again STORE RUN: let a job run the code of a run again, whose archive is in the run or still
-# in STORE.
+# code_again STORE START CLONE RUN: let a job run the code of a run again, whose archive is in the run
+# or still in STORE.
 code_again() {
   local archive sum=''
-  record_value "$2/record.json" code
-  archive=$2/${REPLY##*/}
+  code_begin "${@:1:3}"
+  record_value "$4/record.json" code
+  archive=$4/${REPLY##*/}
   [[ -n $REPLY ]] ||
-    fail "the code of ${2##*/} was not kept: it ran from the clone" \
+    fail "the code of ${4##*/} was not kept: it ran from the clone" \
       'to run the current code, add: --live'
   if [[ ! -e $archive ]]; then archive=$1/${REPLY##*/}; fi
   if is_own "$archive"; then sum=$(sha256sum <"$archive"); fi
   [[ ${archive##*/} == "code-${sum:0:12}.tar" ]] ||
-    fail "the code of ${2##*/} has been removed or changed: $archive" \
+    fail "the code of ${4##*/} has been removed or changed: $archive" \
       'to run the current code, add: --live'
   touch -- "$archive"
   code_keep "$1/${archive##*/}" ln -T -- "$archive"
@@ -44,12 +47,15 @@ code_keep() {
   print_messages code "frozen in $1; later changes do not reach this job"
 }
 
-# code_start STORE FILE: let the job script source FILE in the place of lib/shell/job.bash.
-code_start() {
+# code_begin STORE START CLONE: let the job script source START in the place of lib/shell/job.bash.
+code_begin() {
   local sum
+  directory_make "$1"
+  directory_check_own "$1"
   sum=$(sha256sum <"$2")
   export LONGSHIP_ROOT=$1/start-${sum:0:12}
   submission_keep LONGSHIP_START "$LONGSHIP_ROOT/lib/shell/job.bash" "$(<"$2")"$'\n'
+  export LONGSHIP_CLONE=$3
 }
 
 # code_prune STORE: delete archives that no submission has used for a month, unless a job in the

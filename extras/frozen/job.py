@@ -17,7 +17,7 @@ from lib.jobs.request import Request
 from lib.jobs.start import Start, repositories_of
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
-from lib.script.command import call, export, wrapped
+from lib.script.command import call, wrapped
 from lib.script.errors import write_error
 from lib.script.execute import make_directory, read_output
 from lib.script.records import content_of
@@ -51,15 +51,10 @@ def _freeze_lines(env: Environment, again: str) -> list[str]:
     run = again or (paths.root.parents[1] if is_copy else "")
     words = [word for pair in repositories_of(env).items() for word in pair]
     worker = (sys.executable or "python3", paths.root / "extras/frozen/freeze_worker.py")
-    return [
-        call("directory_make", store),
-        call("directory_check_own", store),
-        call("code_again", store, run)
-        if run
-        else wrapped("code_freeze", store, *worker, paths.scratch_dir, *words),
-        call("code_start", store, paths.root / "extras/frozen/start/job.bash"),
-        export("LONGSHIP_CLONE", clone),
-    ]
+    begin = (store, paths.root / "extras/frozen/start/job.bash", clone)
+    if run:
+        return [wrapped("code_again", *begin, run)]
+    return [wrapped("code_freeze", *begin, *worker, paths.scratch_dir, *words)]
 
 
 def environment(env: Environment, run: Path) -> Environment:

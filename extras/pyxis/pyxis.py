@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from lib.runtimes.contract import unset_lines
+from lib.runtimes.contract import forget_lines
 from lib.runtimes.environment import Environment, bind_lines, overlay_lines
 from lib.runtimes.host import command_prefix
 from lib.runtimes.runtime import runtime_of
@@ -59,7 +59,7 @@ def options(env: Environment) -> list[str]:
         annotations = (f"{k} = {json.dumps(v)}" for k, v in env.machine.annotations.items())
         mount_overlay, edf = "pyxis_add_squashfs", [env.paths.runs, *annotations]
     return [
-        *unset_lines(env.settings.configuration.environment),
+        *forget_lines(env.settings.configuration.environment),
         'bind_format() { pyxis_add_bind "$@"; }',
         "pyxis_add_binds() {",
         *("  " + line for line in bind_lines(env)),

@@ -12,7 +12,7 @@ from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import ImageSource, active_image, check_usable, image_name, image_tag
 from lib.runtimes.runtime import answer_lines, runtime_of
-from lib.script.command import assign, call, wrapped
+from lib.script.command import call, facts, wrapped
 from lib.script.errors import LongshipError
 from lib.script.records import read_record
 
@@ -102,9 +102,7 @@ def _start_lines(env: Environment, command_line: str, *directories: Path) -> lis
     """Return the lines that every build begins with; the directories are those of its result."""
     settings, paths = env.settings, env.paths
     return [
-        assign("machine", settings.machine.name),
-        assign("arch", paths.arch),
-        assign("runtime", env.runtime),
+        facts(machine=settings.machine.name, arch=paths.arch, runtime=env.runtime),
         call("on_interrupt", command_line),
         *make_lines(paths, *directories),
     ]

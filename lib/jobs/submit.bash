@@ -5,6 +5,16 @@
 # IDs of the submitted jobs
 declare -ga submitted_ids=()
 
+# submission_begin MACHINE ROOT: stop where no job can be submitted, work in the clone, and forget what
+# the job was given in which this is typed.
+submission_begin() {
+  slurm_check "$1"
+  slurm_forget_job
+  check_python "$2"
+  cd -- "$2" || exit
+  unset "${!LONGSHIP_JOB_@}"
+}
+
 # slurm_check MACHINE: stop if this machine has no Slurm.
 slurm_check() {
   command -v sbatch >/dev/null ||
@@ -195,9 +205,10 @@ log_resolve() {
   REPLY=${REPLY//'%A'/"$2"}
 }
 
-# jobs_print_ids: a line each, for a program; on a terminal jobs_print_commands shows them.
-jobs_print_ids() {
+# jobs_print LOG: print the IDs, a line each, for a program; on a terminal the commands show them.
+jobs_print() {
   [[ -t 1 ]] || printf '%s\n' "${submitted_ids[@]}"
+  jobs_print_commands "$1"
 }
 
 # jobs_print_json OBJECT...: print an object for each job, in JSON; %j and %A are replaced by its

@@ -17,13 +17,13 @@ from lib.jobs.request import Asked, Request
 from lib.jobs.size import check_required, limits_text, size_of_options
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
-from lib.script.command import array, call, export, text_below, wrapped
+from lib.script.command import array, call, export, exports, text_below, wrapped
 from lib.script.errors import LongshipError
 from lib.script.hooks import hooks
 from lib.script.output import json_object
 from lib.script.quoting import Expansion, Word
 
-# what another job was given, in which this is typed or which came before, is not for this one
+# what the job before was given is not for the next one
 _FORGET = 'unset "${!LONGSHIP_JOB_@}"'
 
 
@@ -107,18 +107,13 @@ def submit_lines(first: Request) -> list[str]:
     unchecked = [each for each in jobs if each.job.needs_image and not each.again]
     return [
         *stack_lines(first),
-        call("slurm_check", settings.machine.name),
-        "slurm_forget_job",
-        call("check_python", paths.root),
+        call("submission_begin", settings.machine.name, paths.root),
         *([] if first.job.machine else [call("warn_of", *_own_script(first.job))]),
         *make_lines(paths),
-        call("directory_make", paths.runs),
         *(line for each in unchecked for line in check_lines(each.env)),
         *_data_lines(first),
         *([wrapped("directory_make", *dict.fromkeys(logs))] if logs else []),
         call("directory_check_room", paths.scratch_dir),
-        call("cd", paths.root),
-        _FORGET,
         *_kept(first),
         *first.lines,
         "",
@@ -164,8 +159,10 @@ def _kept(request: Request) -> list[str]:
     kept = request.env.paths.runs / "configurations"
     return [
         *keep_lines("LONGSHIP_CONFIGURATION", kept, resolved(settings), request.prefix),
-        export("LONGSHIP_STACK", settings.stack.name),
-        export("LONGSHIP_JOB_OPTIONS", "\n".join(call(each.word) for each in options)),
+        exports(
+            LONGSHIP_STACK=settings.stack.name,
+            LONGSHIP_JOB_OPTIONS="\n".join(call(each.word) for each in options),
+        ),
     ]
 
 
@@ -210,9 +207,8 @@ def _start(jobs: list[Request]) -> list[str]:
         lines += [_FORGET, *_kept(each), call(each.send, *trained, *each.words)]
     if first.asked.as_json:
         lines.append(call("jobs_print_json", *map(_row, jobs)))
-    else:
-        lines.append(call("jobs_print_ids"))
-    return [*lines, call("jobs_print_commands", first.named_log), *first.sent]
+    show = "jobs_print_commands" if first.asked.as_json else "jobs_print"
+    return [*lines, call(show, first.named_log), *first.sent]
 
 
 def _row(request: Request) -> str:

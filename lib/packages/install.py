@@ -13,7 +13,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_name
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import seen_at
-from lib.script.command import assign, call, export, wrapped
+from lib.script.command import call, export, facts, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
 
@@ -35,8 +35,10 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
     """Return the lines that create the venv, with ``inside COMMAND...`` defined."""
     settings, paths = env.settings, env.paths
     return [
-        assign("machine", settings.machine.name),
-        assign("overlay_target", seen_at(env.overlay, env.runtime) if env.overlay else ""),
+        facts(
+            machine=settings.machine.name,
+            overlay_target=seen_at(env.overlay, env.runtime) if env.overlay else "",
+        ),
         *requirement_lines(env, offline=offline),
         wrapped(
             *("lock_run", paths.venv, "venv_install", paths.venv, env.overlay),
@@ -52,7 +54,7 @@ def update_lock_lines(env: Environment) -> list[str]:
     work = paths.cache / f"pinning_{paths.arch}"
     return [
         *requirement_lines(env),
-        *target_lines(settings, paths),
+        facts(arch=paths.arch, gpu=settings.machine.gpu),
         wrapped(
             *("lock_run", _lock_file(settings, paths), "lockfile_update", work),
             paths.tools / "uv",
@@ -73,8 +75,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     if offline:
         check_shared(paths, paths.offline / "pip")
     return [
-        assign("base", env.base),
-        assign("repositories_directory", paths.repositories),
+        facts(base=env.base, repositories_directory=paths.repositories),
         wrapped(
             *("requirements_begin", paths.root / stack.torch if stack.torch else ""),
             *(paths.offline / "pip" if offline else "", f"python3 {script} offline"),
@@ -105,11 +106,6 @@ def _lock_file(settings: Settings, paths: Paths) -> Path:
     return paths.root / "requirements" / f"{settings.stack.name}_{paths.arch}.lock"
 
 
-def target_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that set the target of the resolution."""
-    return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
-
-
 def wheel_download_lines(env: Environment) -> list[str]:
     """Return the lines that download the packages, with options of pip as ``"$@"``."""
     settings, here = env.settings, env.paths
@@ -118,9 +114,8 @@ def wheel_download_lines(env: Environment) -> list[str]:
     tools = here._replace(arch=own_arch()).tools
     directory = here.offline / "pip"
     return [
-        assign("machine", settings.machine.name),
         *requirement_lines(env),
-        *target_lines(settings, target),
+        facts(machine=settings.machine.name, arch=target.arch, gpu=settings.machine.gpu),
         export("PIP_CACHE_DIR", here.cache / "pip"),
         export("UV_CACHE_DIR", here.cache / "uv"),
         "",

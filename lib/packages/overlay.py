@@ -7,7 +7,7 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand, make_lines, pinned
 from lib.packages import set_up
-from lib.packages.install import data_command, requirement_lines, target_lines
+from lib.packages.install import data_command, requirement_lines
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
@@ -15,7 +15,7 @@ from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, Packages
 from lib.runtimes.runtime import answer_lines
-from lib.script.command import array, assign, call, export, wrapped
+from lib.script.command import array, call, facts, wrapped
 from lib.script.errors import LongshipError
 from lib.script.hooks import hooks
 from lib.script.quoting import Expansion
@@ -24,10 +24,10 @@ _WORK = Expansion('"$overlay_work"')
 _TREE = Expansion(f'"$overlay_work"/root{MOUNTED_AT}')
 # variables of the installation into an overlay
 _INSTALL = (
-    ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by overlay_freeze
-    ("PIP_NO_COMPILE", "1"),
-    ("UV_NO_INSTALLER_METADATA", "1"),  # it tells when a wheel was seen
-    ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
+    "UV_COMPILE_BYTECODE=0",  # compiled later, by overlay_freeze
+    "PIP_NO_COMPILE=1",
+    "UV_NO_INSTALLER_METADATA=1",  # it tells when a wheel was seen
+    "PYTHONHASHSEED=0",  # before Python 3.11 compiled files depend on it
 )
 _HOOKS = ("BEFORE_COMPILE", "AFTER_COMPILE", "AFTER_PACK")
 
@@ -58,17 +58,20 @@ def overlay_build_lines(
     env = env._replace(purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
     shared = (link.parent, *(link.parent / each for each in ("versions", "unpacked")))
     return [
-        assign("longship_library", paths.root / "lib"),
+        facts(
+            machine=settings.machine.name,
+            arch=paths.arch,
+            gpu=settings.machine.gpu,
+            runtime=env.runtime,
+            overlay_target=MOUNTED_AT,
+            longship_library=paths.root / "lib",
+        ),
         call("on_interrupt", command_line),
         *make_lines(paths, *shared),
         call("pins_make", link.parent / "pins"),
-        *target_lines(settings, paths),
-        assign("runtime", env.runtime),
         *answer_lines(env),
-        assign("overlay_target", MOUNTED_AT),
         call("overlay_check_arch", submit if (settings.root / job).is_file() else ""),
-        *(export(*each) for each in _INSTALL),
-        "",
+        call("export", *_INSTALL),
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",
         call("lock_hold", paths.overlays),
@@ -82,7 +85,6 @@ def overlay_build_lines(
         ),
         *_hook_lines(),
         *inside_lines(env),
-        assign("machine", settings.machine.name),
         *requirement_lines(env, offline=offline),
         "",
         call("overlay_build", "force" if force else "", packages.installer, paths.tools / "uv"),

@@ -32,8 +32,7 @@ def repository_lines(
     if not listed:
         return []
     directory = paths.repositories
-    make = [call("directory_make", directory)] if action in ("install", "update") else []
-    return [*listed, *make, call("repositories_run", action, directory, WORKER)]
+    return [*listed, call("repositories_run", action, directory, WORKER)]
 
 
 def listed_lines(
@@ -73,6 +72,6 @@ def bundle_lines(here: Paths) -> list[str]:
     bundles, mirrors = here.offline / "repos", here.cache / "repositories"
     options = (f"--into={bundles}", f"--mirrors={mirrors}")
     return [
-        call("directory_make", bundles, mirrors),
+        call("directory_make", bundles),
         call("repositories_run", "download", mirrors, WORKER, *options),
     ]

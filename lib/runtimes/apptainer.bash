@@ -32,6 +32,13 @@ sif_check() {
     fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
+# sif_add_options [gpus]: the options that follow from the caller's environment and from the node.
+sif_add_options() {
+  sif_forget_options
+  sif_add_home
+  if [[ -n ${1-} ]]; then sif_add_gpus; fi
+}
+
 # sif_forget_options: unset the caller's options of the runtime, which would change what every
 # program finds inside. Binds, libraries that a site's module adds, places of files, logins and what
 # a container around this one has set stay.

@@ -45,11 +45,9 @@ def options(env: Environment) -> list[str]:
     """Return the lines that collect the options; this runtime keeps environment and directory."""
     return [
         array("options", env.machine.runtime_options),
-        call("sif_forget_options"),
-        call("sif_add_home"),
+        call("sif_add_options", *(["gpus"] if env.machine.gpu in ("cuda", "auto") else [])),
         *bind_lines(env),
         *overlay_lines(env, "overlay_mount", IMAGE),
-        *([call("sif_add_gpus")] if env.machine.gpu in ("cuda", "auto") else []),
     ]
 
 

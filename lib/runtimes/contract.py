@@ -20,24 +20,6 @@ from lib.script.command import call, export, wrapped
 from lib.script.errors import LongshipError, offline_modes
 from lib.script.quoting import NAME, Expansion, Word, name, word
 
-# Compilers, Python, preloaded libraries and conda of the host are wrong inside the container.
-# JSC's modules rely on PYTHONPATH and set the compiler's paths.
-UNSET = (
-    *("BASH_ENV", "ENV", "LD_PRELOAD", "LESSOPEN"),
-    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPATH", "CMAKE_LIBRARY_PATH", "CMAKE_PREFIX_PATH"),
-    *(
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PYTHONSTARTUP",
-        "PYTHONUSERBASE",
-        "PYTHONSAFEPATH",
-        "VIRTUAL_ENV",
-    ),
-    *("CONDA_*", "_CE_*"),
-    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "UV_PYTHON", "UV_SYSTEM_PYTHON"),
-    *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"),  # before HF_HOME, below
-)
-
 # Caches that would otherwise fill a 20 GB home directory, each under <scratch_dir>/cache.
 CACHES = (
     ("XDG_CACHE_HOME", "xdg"),
@@ -78,16 +60,16 @@ class Bind(NamedTuple):
     read_only: bool = False
 
 
-def unset_lines(environment: EnvironmentKeys) -> list[str]:
+def forget_lines(environment: EnvironmentKeys) -> list[str]:
     """Return the lines that unset what must not leak from the host."""
     words: list[str] = []
-    for each in (*UNSET, *environment.unset):
+    for each in environment.unset:
         prefix = each.endswith("*")
         plain = name(each[:-1] if prefix else each)
         words.append(Expansion(f'"${{!{plain}@}}"') if prefix else plain)
     kept = [each for each in environment.unset if each[:1].islower() or each.startswith("LC_")]
     return [
-        wrapped("unset", *dict.fromkeys(words)),
+        wrapped("host_forget", *dict.fromkeys(words)),
         *([call("exported_drop", *kept)] if kept else []),
     ]
 

@@ -21,6 +21,18 @@ modules_load() {
   set -eu
 }
 
+# host_forget NAME...: unset what is wrong inside an image: compilers, Python, preloaded libraries and
+# conda of the host, and further names. JSC's modules rely on PYTHONPATH and set the compiler's paths.
+# shellcheck disable=SC2120 # most plans name nothing more
+host_forget() {
+  unset BASH_ENV ENV LD_PRELOAD LESSOPEN \
+    CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH CMAKE_PREFIX_PATH \
+    PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONSAFEPATH VIRTUAL_ENV \
+    "${!CONDA_@}" "${!_CE_@}" \
+    PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON UV_SYSTEM_PYTHON \
+    HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE "$@" # the caches come before HF_HOME
+}
+
 # program_check NAME: stop if the runtime is missing.
 program_check() {
   command -v "$1" >/dev/null ||

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, make_lines
 from lib.configuration.training import Training
-from lib.runtimes.contract import CONTRACT, SHELL, environment_script, unset_lines
+from lib.runtimes.contract import CONTRACT, SHELL, environment_script, forget_lines
 from lib.runtimes.environment import Environment, check_overlay, command_line, module_lines
-from lib.script.command import assign, call, comment, text_below, wrapped
+from lib.script.command import assign, call, text_below, wrapped
 from lib.script.quoting import Expansion, Word
 
 
@@ -81,12 +81,8 @@ def _prepare_lines(env: Environment, script: str) -> list[str]:
     what = Expansion('"the image $image"')
     return [
         *module_lines(env.machine, env.runtime),
-        "",
-        comment("The host's compilers and Python must not leak into the environment."),
-        *unset_lines(env.settings.configuration.environment),
-        "",
+        *forget_lines(env.settings.configuration.environment),
         text_below("longship_contract", script, CONTRACT),
-        "",
         *([call("program_check", env.runtime)] if env.image else []),
         *image_lines(env),
         *([call("host_check_arch", env.paths.arch, what)] if env.image else []),

@@ -19,8 +19,12 @@ def call(*words: Word) -> str:
 
 def wrapped(*words: Word) -> str:
     """Return the same call on lines that fit a screen, for many arguments."""
+    return _on_lines(map(word, words))
+
+
+def _on_lines(texts: Iterable[str]) -> str:
     lines, width = [""], 0
-    for text in map(word, words):
+    for text in texts:
         if width + len(text) > _WIDTH:
             lines.append("")
             width = 0
@@ -34,9 +38,19 @@ def assign(variable: str, value: Word) -> str:
     return f"{name(variable)}={word(value)}"
 
 
+def facts(**values: Word) -> str:
+    """Return the line that sets facts about the target, which target_facts.bash lists."""
+    return _on_lines(assign(*each) for each in values.items())
+
+
 def export(variable: str, value: Word) -> str:
     """Return the line that exports a value; also valid in POSIX sh."""
     return f"export {name(variable)}={word(value)}"
+
+
+def exports(**values: Word) -> str:
+    """Return the line that exports several values."""
+    return f"export {_on_lines(assign(*each) for each in values.items())}"
 
 
 def array(variable: str, words: Iterable[Word]) -> str:

@@ -100,7 +100,7 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     env = Environment(settings, paths, runtime, "job")
     if there:
         lines = lines_for(env, job)
-        assert f"export LONGSHIP_STACK={name}" in lines
+        assert any(each.startswith(f"export LONGSHIP_STACK={name} ") for each in lines)
     else:
         with pytest.raises(LongshipError, match=f"stack {name} has no image for"):
             lines_for(env, job)

@@ -6,21 +6,13 @@ longship_main() {
   roots_make /e/scratch/project_465000000/me/longship \
     /e/project1/project_465000000/me/longship \
     /e/scratch/project_465000000/me/longship/checkpoints
-
-  # The host's compilers and Python must not leak into the environment.
-  unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
-    CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONSAFEPATH \
-    VIRTUAL_ENV "${!CONDA_@}" "${!_CE_@}" PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON \
-    UV_SYSTEM_PYTHON HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE MY_HOST_ONLY \
-    "${!MY_HOST_@}"
-
+  host_forget MY_HOST_ONLY "${!MY_HOST_@}"
   program_check apptainer
   image=/e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
   sif_check "$image" arm64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
   host_check_arch arm64 "the image $image"
   options=()
-  sif_forget_options
-  sif_add_home
+  sif_add_options gpus
   bind_add_if_exists /e/project1/project_465000000/me/longship
   bind_add_if_exists /e/scratch/project_465000000/me/longship
   bind_add '/e/project1/project_465000000/me/long&ship'
@@ -28,7 +20,6 @@ longship_main() {
   patched_file_add '/e/project1/project_465000000/me/long&ship/patches/files/it'"'"'s_yaml.py' /usr/lib/python3/dist-packages/yaml/__init__.py
   bind_host_files
   bind_pip_sources
-  sif_add_gpus
   venv_check /e/scratch/project_465000000/me/longship/venv_pytorch_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
   command_set '/e/project1/project_465000000/me/long&ship/lib/runtimes/inside/interactive.bash' "$@"
   command_check_text
@@ -151,6 +142,13 @@ sif_check() {
     fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
+# sif_add_options [gpus]: the options that follow from the caller's environment and from the node.
+sif_add_options() {
+  sif_forget_options
+  sif_add_home
+  if [[ -n ${1-} ]]; then sif_add_gpus; fi
+}
+
 # sif_forget_options: unset the caller's options of the runtime, which would change what every
 # program finds inside. Binds, libraries that a site's module adds, places of files, logins and what
 # a container around this one has set stay.
@@ -228,6 +226,18 @@ image_check_readable() {
 }
 
 # ---------- lib/runtimes/launch.bash
+
+# host_forget NAME...: unset what is wrong inside an image: compilers, Python, preloaded libraries and
+# conda of the host, and further names. JSC's modules rely on PYTHONPATH and set the compiler's paths.
+# shellcheck disable=SC2120 # most plans name nothing more
+host_forget() {
+  unset BASH_ENV ENV LD_PRELOAD LESSOPEN \
+    CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH CMAKE_PREFIX_PATH \
+    PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONSAFEPATH VIRTUAL_ENV \
+    "${!CONDA_@}" "${!_CE_@}" \
+    PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON UV_SYSTEM_PYTHON \
+    HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE "$@" # the caches come before HF_HOME
+}
 
 # program_check NAME: stop if the runtime is missing.
 program_check() {

@@ -155,7 +155,7 @@ def test_job_to_follow_is_looked_for(submit):
 
 
 def test_terminal_is_told_what_the_number_is(clean_environment, tmp_path):
-    lines = ["submitted_ids=(7 8)", "jobs_print_ids", call("jobs_print_commands", "/runs/%j.log")]
+    lines = ["submitted_ids=(7 8)", call("jobs_print", "/runs/%j.log")]
     command = ["bash", "-c", render("a test", lines)]
     with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
         terminal.end()
@@ -247,11 +247,11 @@ def test_log_lies_where_the_job_runs(site, submit, tmp_path):
     words = ("--output=a.log", "--error=e/%j")
     for folder in (str(tmp_path), "below"):
         lines = submit(f"--chdir={folder}", *words)
-        assert lines[-1] == call("jobs_print_commands", f"{site.root / folder}/a.log")
-        made = lines[lines.index(call("directory_make", site.scratch / "runs")) + 1]
+        assert lines[-1] == call("jobs_print", f"{site.root / folder}/a.log")
+        (made,) = [each for each in lines if each.startswith("directory_make ")]
         assert str(site.root / folder) in shlex.split(made)
         assert str(site.root / folder / "e") in shlex.split(made)
-    assert submit(*words)[-1] == call("jobs_print_commands", f"{site.root}/a.log")
+    assert submit(*words)[-1] == call("jobs_print", f"{site.root}/a.log")
 
 
 def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit):
@@ -259,7 +259,7 @@ def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit
     site.write("site/mine.sbatch", nameless)
     site.write("site/mine.salloc", nameless)
     lines = submit(job="site/mine.sbatch")
-    assert lines[-1] == call("jobs_print_commands", f"{site.scratch}/runs/%j-mine.sbatch.log")
+    assert lines[-1] == call("jobs_print", f"{site.scratch}/runs/%j-mine.sbatch.log")
     assert cost_of(lines)[0].startswith("mine.sbatch: ")
     assert cost_of(submit(job="site/mine.salloc"))[0].startswith("bash: ")
 
@@ -391,7 +391,7 @@ def test_runs_that_cannot_be_written_to_are_told(run, read_only_folder):
 
 def test_runs_are_looked_at_before_what_is_in_them(submit):
     lines = [each.partition(" ")[0] for each in submit()]
-    assert lines.index("roots_make") == lines.index("check_python") + 1
+    assert lines.index("roots_make") == lines.index("submission_begin") + 1
 
 
 def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_path):
@@ -444,7 +444,7 @@ def test_id_of_a_job_is_read_among_other_lines(said, job, clean_environment, run
     (tmp_path / "sbatch").write_text(f"#!/bin/bash\nprintf '%s\\n' '{said}'\n")
     (tmp_path / "sbatch").chmod(0o755)
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
-    script = render("a test", ["submission_send_job x", "jobs_print_ids"])
+    script = render("a test", ["submission_send_job x", "jobs_print x.log"])
     done = run(["bash", "-c", script], env=env, check=False)
     if job:
         assert (done.returncode, done.stdout) == (0, f"{job}\n")

@@ -89,7 +89,7 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
     settings = repository.settings(machine="far")
     env = Environment(settings, here, "apptainer")
     lines = download_lines(env, "python3 set_up.py download --machine far")
-    assert "arch=arm64" in lines and "machine=far" in lines
+    assert "machine=far arch=arm64 gpu=cpu" in lines
     (begin,) = [each for each in lines if "wheelhouse_download" in each]
     assert f"wheelhouse_download {here.offline}/pip " in begin.replace(" \\\n   ", "")
     assert f" {here.archives}/base_1_arm64.tar '' \"$@\"" in begin

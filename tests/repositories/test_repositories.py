@@ -118,8 +118,7 @@ def test_lines_name_each_repository(repository):
     assert lines[0].endswith(f"\n    --configured {words})")
     folder = "/home/me/longship-data/project/repos"
     assert f"--repositories={folder}\n" in lines[0] and "--bundles" not in lines[0]
-    assert lines[1] == f"directory_make {folder}"
-    assert lines[2] == f'repositories_run update {folder} "${{repositories[@]}}"'
+    assert lines[1] == f'repositories_run update {folder} "${{repositories[@]}}"'
     assert "--stack" not in lines[0]
     lines = repository_lines(*repository.settings_and_paths(stack="pytorch"), "update")
     assert "\n    --stack=pytorch\n" in lines[0]

@@ -12,7 +12,7 @@ from support.repository import toml
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import Training
 from lib.runtimes import contract
-from lib.runtimes.contract import Bind, environment_script, patched_files, unset_lines
+from lib.runtimes.contract import Bind, environment_script, forget_lines, patched_files
 from lib.runtimes.environment import Environment
 from lib.script.command import call
 from lib.script.errors import LongshipError
@@ -282,18 +282,18 @@ def test_program_replaces_the_shell(shell, repository):
 
 
 def variables_left(line, env):
-    """Give the names that a program started by bash after a line of it finds."""
-    done = subprocess.run(
-        ["bash", "-euc", f"{line}\nenv -0"], env=env, stdout=subprocess.PIPE, check=True
-    )
+    """Give the names that a program finds which a script with a line starts."""
+    script = render("a test", [line, "env -0"])
+    done = subprocess.run(["bash", "-c", script], env=env, stdout=subprocess.PIPE, check=True)
     names = {each.split(b"=")[0].decode() for each in done.stdout.split(b"\0")[:-1]}
     return names & set(env)
 
 
 def test_what_leaks_from_the_host_is_taken_out(repository):
     repository.write("configuration.toml", '[environment]\nunset = ["MINE", "OURS_*", "CC"]\n')
-    (line,) = unset_lines(repository.settings().configuration.environment)
-    leaking = [name for name in contract.UNSET if not name.endswith("*")]
+    (line,) = forget_lines(repository.settings().configuration.environment)
+    leaking = ["CC", "CFLAGS", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_USER", "UV_PYTHON"]
+    leaking += ["LD_PRELOAD", "BASH_ENV", "ENV", "HF_HUB_CACHE", "CMAKE_PREFIX_PATH"]
     leaking += ["CONDA_PREFIX", "CONDA_SHLVL", "_CE_CONDA", "MINE", "OURS_1", "OURS_"]
     kept = {"PATH", "MINE_TOO", "OUR", "CONDA", "CCC", "HF_TOKEN"}
     env = {**dict.fromkeys([*leaking, *kept], "x"), "PATH": os.environ["PATH"], "BASH_ENV": ""}
@@ -305,7 +305,7 @@ def test_what_leaks_from_the_host_is_taken_out(repository):
 def test_what_is_taken_out_is_not_handed_over_either(repository, run):
     text = '[environment]\nunset = ["command", "opt*"]\n'
     repository.write("configuration.toml", text)
-    lines = unset_lines(repository.settings().configuration.environment)
+    lines = forget_lines(repository.settings().configuration.environment)
     lines += ["command=x options=y image=z", call("command_exec", "env")]
     canaries = dict.fromkeys(["command", "options", "image"], "the user's")
     done = run(["bash", "-c", render("x", lines)], env={**canaries, "PATH": os.environ["PATH"]})
@@ -322,7 +322,7 @@ def test_names_that_no_posix_shell_has_are_known():
 def test_bad_name_to_take_out_is_refused(name, repository):
     repository.write("configuration.toml", f'[environment]\nunset = ["{name}"]\n')
     with pytest.raises(LongshipError, match="is not a valid name of an environment variable"):
-        unset_lines(repository.settings().configuration.environment)
+        forget_lines(repository.settings().configuration.environment)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_modules_are_loaded_before_the_variables_are_taken_out(repository):
     )
     found = lines(repository, "apptainer")
     load = found.index("modules_load apptainer 'load GCC/13 x'")
-    assert load < next(number for number, line in enumerate(found) if line.startswith("unset "))
+    assert load < next(number for number, line in enumerate(found) if line == "host_forget")
 
 
 def test_options_of_the_site_reach_the_runtime(repository):
@@ -81,7 +81,7 @@ def test_gpus_are_looked_for_where_there_can_be_some(gpu, looked_for, repository
     repository.write("stacks/pytorch/stack.toml", '[configuration.container]\nimage = "/x.sif"\n')
     repository.write("local/site.toml", f'[machines.local]\ngpu = "{gpu}"\n')
     found = lines(repository, "apptainer")
-    assert ("sif_add_gpus" in found) == looked_for
+    assert ("sif_add_options gpus" in found) == looked_for
 
 
 def test_active_version_of_the_venv_is_started(repository, tmp_path):

@@ -19,7 +19,7 @@ from lib import ROOT
 from lib.jobs import working_tree
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
-from lib.script.command import call
+from lib.script.command import call, wrapped
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -49,6 +49,11 @@ class Frozen:
     @property
     def store(self):
         return self.runs / "code"
+
+    @property
+    def kept(self):
+        """Give the files next to what job scripts source."""
+        return {each for each in self.store.iterdir() if not each.name.startswith("start-")}
 
     def program(self, name, text):
         """Write a stand-in; squeue is asked for what a job in the queue tells of itself."""
@@ -83,10 +88,10 @@ class Frozen:
     def script(self, *others, again=None):
         """Give the script that freezes the clone and other repositories, or takes an archive."""
         words = ["longship", self.clone, *(word for each in others for word in (each.name, each))]
-        line = call("code_freeze", self.store, sys.executable, WORKER, self.runs.parent, *words)
-        line = call("code_again", self.store, again) if again else line
-        lines = [call("directory_make", self.store), line, 'printf "%s" "$LONGSHIP_FROZEN"']
-        return render("a test", lines)
+        begin = (self.store, START, self.clone)
+        line = call("code_freeze", *begin, sys.executable, WORKER, self.runs.parent, *words)
+        line = call("code_again", *begin, again) if again else line
+        return render("a test", [line, 'printf "%s" "$LONGSHIP_FROZEN"'])
 
     def freeze(self, *others, again=None, before="", check=True, **variables):
         """Freeze the clone; return the archive."""
@@ -166,7 +171,7 @@ def test_copy_is_the_working_tree_whatever_its_state(frozen):
     assert sorted((frozen.clone / ".git").rglob("*")) == objects
     assert (frozen.clone / ".git/index").read_bytes() == before[1]
     assert frozen.git("status", "--porcelain") == before[0]
-    (archive,) = frozen.store.iterdir()
+    (archive,) = frozen.kept
     assert f"code: frozen in {archive}; later changes do not" in frozen.said.stderr
     assert stat.S_IMODE(archive.stat().st_mode) == 0o400
     assert stat.S_IMODE(frozen.store.stat().st_mode) == 0o700
@@ -250,7 +255,7 @@ def test_equal_content_is_one_archive_whatever_times_and_umask(frozen):
     assert frozen.freeze(before="umask 077\n") == first and first.stat().st_ino == inode
     frozen.write("train.py", "second\n")
     second = frozen.freeze()
-    assert second != first and sorted(frozen.store.iterdir()) == sorted((first, second))
+    assert second != first and frozen.kept == {first, second}
     assert (frozen.unpack(first) / "train.py").read_text() == "first\n"
 
 
@@ -279,7 +284,7 @@ def test_two_submissions_at_once_make_one_archive(frozen):
     frozen.start(*(f"file {number}" for number in range(50)))
     script = f"({frozen.script()}) & ({frozen.script()}) & ({frozen.script()}) & wait"
     frozen.run(["bash", "-c", f"umask 0\n{script}"], env=frozen.environment)
-    (archive,) = frozen.store.iterdir()
+    (archive,) = frozen.kept
     assert files_of(frozen.unpack(archive)) == files_of(frozen.clone)
 
 
@@ -347,14 +352,14 @@ def test_full_disk_leaves_nothing(frozen):
     frozen.write("model.py", "x" * 100_000)
     error, _ = frozen.refused(before="trap '' XFSZ; ulimit -f 50\n")
     assert error.startswith("cannot freeze the code: tar ended with code 153")
-    assert not list(frozen.store.iterdir())
+    assert not frozen.kept
     frozen.program("tar", "echo 'tar: x: Cannot write: No space left on device' >&2; exit 2")
     assert "No space left on device" in frozen.refused()[0]
 
 
 def test_machine_without_git_is_told(frozen, tmp_path):
     (tmp_path / "bin").mkdir()
-    for name in ("bash", "mkdir", "mktemp", "rm"):
+    for name in ("bash", "install", "mkdir", "mktemp", "mv", "rm", "sha256sum", "stat"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
     error, hint = frozen.refused(PATH=str(tmp_path / "bin"))
     assert error == "cannot freeze the code: git not found on this machine"
@@ -612,7 +617,7 @@ def test_archives_that_no_job_can_name_are_removed(queue, days, kept, frozen):
     frozen.write("train.py", "second\n")
     other = frozen.freeze()
     files = {other, *((archive, left) if kept else ())}
-    assert set(frozen.store.iterdir()) == files
+    assert frozen.kept == files
 
 
 def test_submission_while_archives_are_removed_has_its_code(frozen):
@@ -626,10 +631,11 @@ def test_submission_while_archives_are_removed_has_its_code(frozen):
     assert files_of(frozen.unpack(archive)) == {"train.py": (b"first\n", 0)}
 
 
-def test_folder_that_others_can_write_to_is_refused(submit):
-    lines = submit(job=TRAIN)
-    (freezing,) = [number for number, line in enumerate(lines) if line.startswith("code_freeze")]
-    assert lines[freezing - 1].startswith("directory_check_own ")
+def test_folder_that_others_can_write_to_is_refused(frozen):
+    frozen.store.mkdir(parents=True)
+    frozen.store.chmod(0o770)
+    error, _ = frozen.refused()
+    assert error == f"other users can write to {frozen.store}, and would decide what you run"
 
 
 @pytest.mark.parametrize(
@@ -656,8 +662,7 @@ def test_code_is_frozen_unless_the_user_or_the_job_needs_the_clone(
         "site/build.sbatch", "#!/bin/bash\n#SBATCH --time=1\npython3 build_overlay.py --machine m\n"
     )
     lines = [each for each in submit(job=job, **given) if each.startswith("code_")]
-    frozen = [] if line == "code_live" else ["code_start"]
-    assert [each.split()[0] for each in lines] == [line, *frozen]
+    assert [each.split()[0] for each in lines] == [line]
 
 
 def test_job_that_a_job_submits_has_its_code(site, submit):
@@ -665,5 +670,5 @@ def test_job_that_a_job_submits_has_its_code(site, submit):
     (run / "code").mkdir(parents=True)
     site.root = site.root.rename(run / "code/longship")
     lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
-    assert call("code_again", site.scratch / "runs/code", run) in lines
-    assert "export LONGSHIP_CLONE='/a clone'" in lines
+    start = site.root / "extras/frozen/start/job.bash"
+    assert wrapped("code_again", site.scratch / "runs/code", start, "/a clone", run) in lines
