@@ -35,7 +35,8 @@ newest_python() {
 make_host_environment() {
   local python
   cmp -s requirements/host.txt .venv/host.txt && return
-  if [[ -e .cache/bundle/unpacked ]]; then # .venv is the bundle's: without a network there is no other
+  # .venv is the bundle's: without a network there is no other
+  if [[ -e .cache/bundle/unpacked ]]; then
     fail 'this clone was unpacked from a bundle, and quickstart.sh requires a network' \
       'set it up without one: python3 set_up.py offline'
   fi

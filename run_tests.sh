@@ -44,7 +44,8 @@ fingerprint() {
     cat "${requirements[@]}"
 }
 
-# make_environment PYTHON: the stamp goes first and is written last, so what was interrupted has none.
+# make_environment PYTHON: the stamp goes first and is written last, so what was interrupted has
+# none.
 make_environment() {
     local -r python=$1
     rm -f -- "$environment/stamp"
@@ -57,8 +58,8 @@ make_environment() {
     mv -- "$environment/stamp.partial" "$environment/stamp"
 }
 
-# select_tests ARGUMENT...: the tier, and as many processes as there are cores, but where single tests
-# are looked at. Login nodes have a hundred cores and other users.
+# select_tests ARGUMENT...: the tier, and as many processes as there are cores, but where single
+# tests are looked at. Login nodes have a hundred cores and other users.
 select_tests() {
     local argument tier=fast named=''
     options=()

@@ -9,7 +9,8 @@
 # Its user has a home folder that was never used, with the clone in it; both stay from one `run` to
 # the next. What says how this machine reaches its package index (pip's settings, certificates,
 # folders with wheels) is shown there too, read-only, and nothing else. The packages are kept as an
-# archive in $LONGSHIP_TEST_CACHE (default /var/cache/longship-tests), so `make` fetches them once a week.
+# archive in $LONGSHIP_TEST_CACHE (default /var/cache/longship-tests), so `make` fetches them once a
+# week.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -42,7 +43,8 @@ make() {
         date +%G-%V) | sha256sum | cut -c 1-12).tar
     mkdir -p -- "$folder" "$cache"
     if [[ ! -e $archive ]]; then
-        partial=$archive.$RANDOM # this process is number 1 of its namespace, as others are of theirs
+        # this process is number 1 of its namespace, as others are of theirs
+        partial=$archive.$RANDOM
         make_archive "$suite" "$source" "$folder" "$partial"
         find "$cache" -name "bare-$suite-*" -mtime +0 -delete # those of other weeks, and of killed runs
         mv -- "$partial" "$archive"
@@ -66,7 +68,8 @@ make_archive() {
     mmdebstrap --quiet --mode=root --variant=minbase --format=tar --include="$packages" \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
         "${options[@]/#/--aptopt=}" "$suite" "$archive" "$folder.source$form" >"$folder.log" 2>&1 ||
-        { cat "$folder.log" >&2 && rm -f -- "$archive" && fail "cannot make a root file system of $suite"; }
+        { cat "$folder.log" >&2 && rm -f -- "$archive" &&
+          fail "cannot make a root file system of $suite"; }
 }
 
 # git_clone FOLDER: git refuses a repository of another user unless a configuration file allows it.

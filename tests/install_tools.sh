@@ -107,7 +107,8 @@ add_newer_source() {
     printf 'Package: *\nPin: release n=%s\nPin-Priority: 10\n' "$NEWER_SUITE" >"$NEWER_PIN"
 }
 
-# install_packages PACKAGE...: at most two installations, as much of the time goes into starting apt.
+# install_packages PACKAGE...: at most two installations, as much of the time goes into starting
+# apt.
 install_packages() {
     local package
     local -a usual=() newer=()
@@ -184,8 +185,10 @@ main() {
         fi
     done
     if ((${#wanted[@]} > 0)); then
-        ((EUID == 0)) || fail "to install ${wanted[*]} it must run as root: sudo tests/install_tools.sh $*"
-        command -v apt-get >/dev/null || fail "no apt-get here: install ${wanted[*]} with this machine's own package manager"
+        ((EUID == 0)) ||
+          fail "to install ${wanted[*]} it must run as root: sudo tests/install_tools.sh $*"
+        command -v apt-get >/dev/null ||
+          fail "no apt-get here: install ${wanted[*]} with this machine's own package manager"
         printf 'install_tools.sh: installing %s\n' "${wanted[*]}"
         install_packages "${wanted[@]}"
     fi

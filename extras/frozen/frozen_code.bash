@@ -5,8 +5,8 @@
 #   code-ID.tar   the files of this clone and of the external repositories; ID is its checksum
 #   start-ID/     what the job script sources: it unpacks the archive that LONGSHIP_FROZEN names
 
-# code_freeze STORE START CLONE PYTHON WORKER SCRATCH [NAME DIR]...: let a job run the code of CLONE as
-# it is now; its script sources START.
+# code_freeze STORE START CLONE PYTHON WORKER SCRATCH [NAME DIR]...: let a job run the code of CLONE
+# as it is now; its script sources START.
 code_freeze() {
   local -r partial=$1/.partial.$HOSTNAME.$BASHPID
   local sum
@@ -17,8 +17,8 @@ code_freeze() {
   code_prune "$1"
 }
 
-# code_again STORE START CLONE RUN: let a job run the code of a run again, whose archive is in the run
-# or still in STORE.
+# code_again STORE START CLONE RUN: let a job run the code of a run again, whose archive is in the
+# run or still in STORE.
 code_again() {
   local archive sum=''
   code_begin "${@:1:3}"

@@ -5,9 +5,11 @@
 scale_begin() {
   local -r directory=${1%/*}
   directory_make "${directory%/*}"
-  [[ ! -e $directory ]] || fail "there is a study of this name: $directory" 'choose another one: --name=NAME'
+  [[ ! -e $directory ]] ||
+    fail "there is a study of this name: $directory" 'choose another one: --name=NAME'
   # not -p: of two at the same moment one fails
-  mkdir -m 700 -- "$directory" || fail_writing "${directory%/*}" "cannot create $directory" 'see the line above'
+  mkdir -m 700 -- "$directory" ||
+    fail_writing "${directory%/*}" "cannot create $directory" 'see the line above'
   file_write "$1" "$2"$'\n'
 }
 

@@ -5,8 +5,8 @@
 # IDs of the submitted jobs
 declare -ga submitted_ids=()
 
-# submission_begin MACHINE ROOT: stop where no job can be submitted, work in the clone, and forget what
-# the job was given in which this is typed.
+# submission_begin MACHINE ROOT: stop where no job can be submitted, work in the clone, and forget
+# what the job was given in which this is typed.
 submission_begin() {
   slurm_check "$1"
   slurm_forget_job

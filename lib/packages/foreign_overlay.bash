@@ -14,7 +14,8 @@ declare -g overlay_taken_over='taken over'
 foreign_overlay_take() {
   [[ -f $overlay_active ]] || return 1
   overlay_version=${overlay_active%/*}/$(readlink -- "$overlay_active")
-  if [[ $overlay_version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi # as overlay_name_version names them
+  # as overlay_name_version names them
+  if [[ $overlay_version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi
   foreign_overlay_check
   if record_is_complete "$overlay_version.json"; then
     overlay_add_base "$overlay_version.json"

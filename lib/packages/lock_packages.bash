@@ -37,7 +37,8 @@ lockfile_choose() {
   else
     lockfile=$lockfile_group
     lockfile_matches "$lockfile" packages "$(lockfile_count "$lockfile")" ||
-      fail "the lock file $lockfile does not have all of its packages" "restore it: git checkout -- $lockfile; or, $lockfile_renew"
+      fail "the lock file $lockfile does not have all of its packages" \
+        "restore it: git checkout -- $lockfile; or, $lockfile_renew"
   fi
 }
 
@@ -59,7 +60,8 @@ lockfile_choose_downloaded() {
       "$before python3 build_container.py download --machine $machine --stack $lockfile_stack && $download; $after"
   fi
   lockfile_matches "$lockfile" requirements "$(requirements_sum)" ||
-    fail "packages in $requirements_wheelhouse were downloaded for other requirements" "$lockfile_renew"
+    fail "packages in $requirements_wheelhouse were downloaded for other requirements" \
+      "$lockfile_renew"
   if [[ -e $lockfile_group ]] &&
     ! lockfile_matches "$lockfile" lock "$(sha256sum <"$lockfile_group")"; then
     note "$lockfile_group has changed since the download: installing the downloaded versions; for the new ones, $lockfile_renew"

@@ -231,7 +231,8 @@ overlay_pack_version() {
   }
   if [[ -n $overlay_method ]]; then
     overlay_try "$overlay_version.partial" "$overlay_method" "$overlay_target/bin/python" -I -c '' ||
-      fail "cannot start python from the new overlay $overlay_version" "read $runtime's output above"
+      fail "cannot start python from the new overlay $overlay_version" \
+        "read $runtime's output above"
   fi
   overlay_run_hooks "$overlay_version.partial" ${overlay_after_pack[@]+"${overlay_after_pack[@]}"}
   chmod 644 -- "$overlay_version.partial"

@@ -97,7 +97,8 @@ wheelhouse_read_archive() {
 # wheelhouse_make_fetcher: create a venv with pip, build and the pinned uv for downloads, once on
 # this machine.
 wheelhouse_make_fetcher() {
-  if uv_is_pinned "$wheelhouse_fetcher/bin/uv" && "$wheelhouse_fetcher/bin/python" -c 'import build'; then
+  if uv_is_pinned "$wheelhouse_fetcher/bin/uv" &&
+    "$wheelhouse_fetcher/bin/python" -c 'import build'; then
     return
   fi
   directory_make "${wheelhouse_fetcher%/*}"
@@ -157,7 +158,8 @@ wheelhouse_run() {
 wheelhouse_build() {
   local -a python=("$wheelhouse_fetcher/bin/python")
   local where='this machine' pip
-  pip=$("$wheelhouse_fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image can lack it
+  # an image can lack it
+  pip=$("$wheelhouse_fetcher/bin/python" -c 'import pip; print(pip.__path__[0])')
   if [[ $wheelhouse_runs_here == yes ]]; then python=(inside python3) where=$base; fi
   note "building from source, with the Python of $where: $(sed -n 's/^\([^ -][^ ]*\).*/\1/p' \
     "$wheelhouse_unfinished/missing.txt" | paste -s -d ' ')"

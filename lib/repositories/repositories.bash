@@ -18,8 +18,8 @@ repositories_check_git() {
       'load its module (module load git), or ask your site for it'
 }
 
-# repositories_run ACTION DIR WORKER...: run an action of the worker for all repositories in DIR, and
-# hold its lock.
+# repositories_run ACTION DIR WORKER...: run an action of the worker for all repositories in DIR,
+# and hold its lock.
 repositories_run() {
   repositories_check_git
   directory_make "$2"

@@ -25,8 +25,8 @@ declare -g build_image='' build_active='' build_source='' build_address='' build
 # shellcheck disable=SC2034
 declare -ga build_tools=() # the programs that take part
 
-# build_fail LOG PROGRAM SOURCE FILE HINT: show what the program said, and stop. FILE is the source if
-# it is a file; HINT is for a machine that cannot build from it. This is the only table of other
+# build_fail LOG PROGRAM SOURCE FILE HINT: show what the program said, and stop. FILE is the source
+# if it is a file; HINT is for a machine that cannot build from it. This is the only table of other
 # programs' messages: each has the reason in its own words, and some do not say what to type.
 build_fail() {
   local text host=${3#*://} login=${build_login:-run: $2 login HOST}

@@ -21,8 +21,9 @@ modules_load() {
   set -eu
 }
 
-# host_forget NAME...: unset what is wrong inside an image: compilers, Python, preloaded libraries and
-# conda of the host, and further names. JSC's modules rely on PYTHONPATH and set the compiler's paths.
+# host_forget NAME...: unset what is wrong inside an image: compilers, Python, preloaded libraries
+# and conda of the host, and further names. JSC's modules rely on PYTHONPATH and set the compiler's
+# paths.
 # shellcheck disable=SC2120 # most plans name nothing more
 host_forget() {
   unset BASH_ENV ENV LD_PRELOAD LESSOPEN \

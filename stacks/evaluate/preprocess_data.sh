@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Download the data and metrics of the tasks into the cache, for nodes without network: a model that computes
-# nothing takes one example of each task. Run inside the environment, with --online; the arguments go to
-# `lm-eval run`.
+# Download the data and metrics of the tasks into the cache, for nodes without network: a model that
+# computes nothing takes one example of each task. Run inside the environment, with --online; the
+# arguments go to `lm-eval run`.
 set -euo pipefail
 
 case ${1:-} in

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Evaluate a model on this node's GPUs. Run inside the environment; a first argument without a dash is the
-# model, the others go to `lm-eval run`.
+# Evaluate a model on this node's GPUs. Run inside the environment; a first argument without a dash
+# is the model, the others go to `lm-eval run`.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
@@ -10,15 +10,16 @@ source "$LONGSHIP_ROOT/stacks/evaluate/settings.bash"
 check_model() {
     [[ -n $model ]] || fail 'no model to evaluate' \
         'give its directory: -- DIR, or set model in [training] of configuration.toml'
-    [[ $model != *,* ]] || fail "lm-eval cannot read a path with a comma: $model" 'rename the directory'
+    [[ $model != *,* ]] ||
+      fail "lm-eval cannot read a path with a comma: $model" 'rename the directory'
     if [[ $model == /* || $model == .* ]]; then
         [[ -f $model/config.json ]] || fail "not a model in Hugging Face's format: $model has no config.json" \
             'export the checkpoint: python3 container_run.py bash stacks/STACK/export.sh RUN'
     fi
 }
 
-# results_directory: print where the results of the model go: into its directory or, for one of the hub, next to
-# the runs.
+# results_directory: print where the results of the model go: into its directory or, for one of the
+# hub, next to the runs.
 results_directory() {
     if [[ -d $model ]]; then
         printf '%s/evaluation' "$model"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Read by run_evaluation.sh and preprocess_data.sh after ranks.bash: the settings of [training] as `options` of
-# `lm-eval run`, and `model`, which a first argument without a dash replaces.
+# Read by run_evaluation.sh and preprocess_data.sh after ranks.bash: the settings of [training] as
+# `options` of `lm-eval run`, and `model`, which a first argument without a dash replaces.
 # shellcheck disable=SC2034  # for run_evaluation.sh
 model=$TRAINING_MODEL
 if [[ ${1:--} != -* ]]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Refuse a job that Megatron-Bridge cannot run. submit.py runs this before submission, and the job again.
+# Refuse a job that Megatron-Bridge cannot run. submit.py runs this before submission, and the job
+# again.
 #
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 set -euo pipefail
@@ -8,7 +9,8 @@ source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 readonly hint='change these values in [training] of configuration.toml'
 
-# check_recipe ARGUMENT...: fail unless the recipe's name tells what it does, and a fine-tuning has a model and data.
+# check_recipe ARGUMENT...: fail unless the recipe's name tells what it does, and a fine-tuning has
+# a model and data.
 check_recipe() {
     case _${TRAINING_RECIPE}_ in
         *_pretrain_*) return ;;
@@ -40,5 +42,6 @@ if [[ ${1:?} == training ]]; then
     check_recipe "${@:2}"
     check_batch
     ((TRAINING_WARMUP_STEPS < TRAINING_STEPS)) ||
-        fail "training.warmup_steps = $TRAINING_WARMUP_STEPS is not below steps = $TRAINING_STEPS" "$hint"
+        fail "training.warmup_steps = $TRAINING_WARMUP_STEPS is not below steps = $TRAINING_STEPS" \
+          "$hint"
 fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Train with a recipe of Megatron-Bridge. Run inside the environment; the settings of stack.toml's [training] are in
-# the variables TRAINING_*, and the arguments are passed to run_recipe.py last, so they override the settings.
+# Train with a recipe of Megatron-Bridge. Run inside the environment; the settings of stack.toml's
+# [training] are in the variables TRAINING_*, and the arguments are passed to run_recipe.py last, so
+# they override the settings.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
@@ -9,7 +10,8 @@ source "$LONGSHIP_ROOT/stacks/megatron-bridge/python_path.bash"
 
 bash "$LONGSHIP_ROOT/stacks/megatron-bridge/check_job.sh" training "$@"
 
-# quote VALUE...: print strings of Hydra's grammar, separated by commas: paths can contain spaces and commas.
+# quote VALUE...: print strings of Hydra's grammar, separated by commas: paths can contain spaces
+# and commas.
 quote() {
     local IFS=,
     local -a quoted=("${@//\'/\\\'}")

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Refuse a training that --then would evaluate, but whose model export.sh cannot write. submit.py runs this before
-# submission.
+# Refuse a training that --then would evaluate, but whose model export.sh cannot write. submit.py
+# runs this before submission.
 #
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 #
-# These are the arguments that turn Megatron's default, GPT-2, into a Llama; export.py compares the whole model.
+# These are the arguments that turn Megatron's default, GPT-2, into a Llama; export.py compares the
+# whole model.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
@@ -14,7 +15,8 @@ if [[ ${1:?} != training || -z ${LONGSHIP_THEN:-} ]]; then exit; fi
 given=" ${*//=/ } "
 given=${given//--use-rotary-position-embeddings/--position-embedding-type rope} # its older name
 readonly given
-if [[ $given == *' --yaml-cfg '* || $given == *' --use-checkpoint-args '* ]]; then exit; fi # the model is in a file
+# the model is in a file
+if [[ $given == *' --yaml-cfg '* || $given == *' --use-checkpoint-args '* ]]; then exit; fi
 for needed in --swiglu '--normalization RMSNorm' '--position-embedding-type rope' --disable-bias-linear; do
     [[ $given == *" $needed "* ]] ||
         fail "--then $LONGSHIP_THEN requires a Llama, but the arguments of the training do not contain $needed" \

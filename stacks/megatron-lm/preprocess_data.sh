@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Make the training data: JSON Lines -> tokens in Megatron's .bin and .idx, in all steps or one (prepare, shard,
-# merge). Run inside the environment, for `shard` once per rank; the arguments go to preprocess_data.py. If
-# [training] names no tokenizer, a BPE is trained and also saved in the format that Megatron-LM reads.
+# Make the training data: JSON Lines -> tokens in Megatron's .bin and .idx, in all steps or one
+# (prepare, shard, merge). Run inside the environment, for `shard` once per rank; the arguments go
+# to preprocess_data.py. If [training] names no tokenizer, a BPE is trained and also saved in the
+# format that Megatron-LM reads.
 set -euo pipefail
 
 readonly preprocess=${LONGSHIP_ROOT:?}/preprocess_data.py

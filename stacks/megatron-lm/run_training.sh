@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Pre-train a GPT with Megatron-LM. Run inside the environment; the settings of stack.toml's [training] are in
-# the variables TRAINING_*, and the arguments are passed to pretrain_gpt.py last, so they override the settings.
+# Pre-train a GPT with Megatron-LM. Run inside the environment; the settings of stack.toml's
+# [training] are in the variables TRAINING_*, and the arguments are passed to pretrain_gpt.py last,
+# so they override the settings.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
@@ -9,7 +10,8 @@ source "$LONGSHIP_ROOT/lib/jobs/inside/data.bash"
 readonly tensor=$TRAINING_TENSOR_PARALLEL pipeline=$TRAINING_PIPELINE_PARALLEL
 readonly hint='change these values in [training] of configuration.toml'
 
-# divides DIVISOR NUMBER MESSAGE: fail early; Megatron asserts the same, but in each rank and after its imports.
+# divides DIVISOR NUMBER MESSAGE: fail early; Megatron asserts the same, but in each rank and after
+# its imports.
 divides() {
     (($1 > 0 && $2 % $1 == 0)) || fail "$3" "$hint"
 }
@@ -55,7 +57,8 @@ case $TRAINING_RECIPE in
     *) fail "unknown recipe: \"$TRAINING_RECIPE\"" 'set recipe to "llama" or "gpt2" in [training] of configuration.toml' ;;
 esac
 
-# check_split PREFIX...: refuse a share without a document, for which Megatron counts epochs forever.
+# check_split PREFIX...: refuse a share without a document, for which Megatron counts epochs
+# forever.
 check_split() {
     local prefix documents share
     local -a shares
@@ -105,7 +108,8 @@ fi
 script=("${LONGSHIP_REPOSITORIES:?}/Megatron-LM/pretrain_gpt.py")
 if [[ -n $TRAINING_PROFILE ]]; then
     # A profile neither reads nor writes checkpoints: after a resume, step 10 would be in the past.
-    ((TRAINING_STEPS >= 12)) || fail "cannot profile the 11th and 12th step: steps is $TRAINING_STEPS" "$hint"
+    ((TRAINING_STEPS >= 12)) ||
+      fail "cannot profile the 11th and 12th step: steps is $TRAINING_STEPS" "$hint"
     read -ra ranks <<<"$TRAINING_PROFILE"
     arguments+=(--profile --profile-step-start=10 --profile-step-end=12 --profile-ranks "${ranks[@]}")
     script=("$LONGSHIP_ROOT/stacks/megatron-lm/profile_ranks.py" "${script[@]}")
@@ -119,8 +123,8 @@ else
     script=("$LONGSHIP_ROOT/stacks/megatron-lm/record_metrics.py" "${script[@]}")
 fi
 
-# Tensor parallelism requires this on A100 and GH200: kernels start in the order of their launch, communication
-# before the computation that it overlaps with.
+# Tensor parallelism requires this on A100 and GH200: kernels start in the order of their launch,
+# communication before the computation that it overlaps with.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 
 # shellcheck disable=SC2034  # the only signal that --exit-signal-handler takes

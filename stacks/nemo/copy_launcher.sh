@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The part of launcher.sh that runs inside the environment: copy the launcher from the image and fill in its
-# configuration. Prints the launcher's directory, then the overrides for its main.py, one per line.
+# The part of launcher.sh that runs inside the environment: copy the launcher from the image and
+# fill in its configuration. Prints the launcher's directory, then the overrides for its main.py,
+# one per line.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash" # fail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run NVIDIA's launcher on a head node, as in AWS's guide: copy it from the image, create its venv and
-# configuration, and let it write and submit its own job.
+# Run NVIDIA's launcher on a head node, as in AWS's guide: copy it from the image, create its venv
+# and configuration, and let it write and submit its own job.
 #
 #   bash stacks/nemo/launcher.sh PRESET [OVERRIDE...]        gpt3/126m or gpt3/5b
 #
@@ -27,7 +27,8 @@ python=${NEMO_PYTHON:-}
 for each in python3.10 python3.9; do
     if [[ -z $python ]] && command -v "$each" >/dev/null; then python=$each; fi
 done
-[[ -n $python ]] || fail 'the launcher requires Python 3.9 or 3.10' 'run: export NEMO_PYTHON=/path/to/python3.10'
+[[ -n $python ]] ||
+  fail 'the launcher requires Python 3.9 or 3.10' 'run: export NEMO_PYTHON=/path/to/python3.10'
 
 # void, because enroot's hook requires a GPU otherwise, and a head node has none.
 copied=$(NVIDIA_VISIBLE_DEVICES=void python3 "$root/container_run.py" --stack nemo bash "$stack/copy_launcher.sh")

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Make the training data with NeMo's own script: JSON Lines -> Megatron's .bin and .idx, in one task with one
-# worker per core. Run inside the environment; the arguments after `all` go to that script.
+# Make the training data with NeMo's own script: JSON Lines -> Megatron's .bin and .idx, in one task
+# with one worker per core. Run inside the environment; the arguments after `all` go to that script.
 set -euo pipefail
 
 bash "${LONGSHIP_ROOT:?}/stacks/nemo/check_job.sh" "${1:-all}"
 
 readonly data=${LONGSHIP_SCRATCH_DIR:?}/data
-# NeMo writes the .bin from the first line on and the .idx at the end. Both get their final names when they are
-# complete, unless the arguments set another --output-prefix. Another job can make data at the same time.
+# NeMo writes the .bin from the first line on and the .idx at the end. Both get their final names
+# when they are complete, unless the arguments set another --output-prefix. Another job can make
+# data at the same time.
 mkdir -p -- "$data"
 partial=$(mktemp -d -- "$data/nemo.partial-$(uname -n)-XXXXXX")
 trap 'rm -rf -- "$partial"' EXIT

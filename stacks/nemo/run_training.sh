@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pretrain a GPT model with NeMo 1 and a model configuration of NVIDIA's launcher. The launcher itself is not
-# used. Run inside the environment:
+# Pretrain a GPT model with NeMo 1 and a model configuration of NVIDIA's launcher. The launcher
+# itself is not used. Run inside the environment:
 #
 #   run_training.sh [PRESET] [OVERRIDE...]      a preset of presets/, such as gpt3/5b; training.model.micro_batch_size=2
 #

@@ -7,7 +7,8 @@ set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 source "$LONGSHIP_ROOT/lib/jobs/inside/data.bash"
 
-# check_training ARGUMENT...: check the sizes, unless arguments set the parallelism; a script has its own.
+# check_training ARGUMENT...: check the sizes, unless arguments set the parallelism; a script has
+# its own.
 check_training() {
     local -r hint='change these values in [training] of configuration.toml'
     if [[ -n $TRAINING_SCRIPT ]]; then return; fi
@@ -16,7 +17,8 @@ check_training() {
     if ((world_size == 0)) || [[ " $*" =~ ' --train_module.'(tp|cp|pp|ep|dp)_config ]]; then return; fi
     local -r per_replica=$((TRAINING_GPUS_PER_REPLICA ? TRAINING_GPUS_PER_REPLICA : gpus_per_node))
     ((world_size % per_replica == 0)) ||
-        fail "$world_size GPUs are not a multiple of training.gpus_per_replica = $per_replica" "$hint"
+        fail "$world_size GPUs are not a multiple of training.gpus_per_replica = $per_replica" \
+          "$hint"
     local -r pass=$((TRAINING_MICRO_BATCH * world_size))
     ((pass > 0 && TRAINING_GLOBAL_BATCH % pass == 0)) ||
         fail "training.global_batch = $TRAINING_GLOBAL_BATCH is not a multiple of the $pass sequences of a pass" "$hint"

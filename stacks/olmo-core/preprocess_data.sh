@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Make the training and the validation data, JSON Lines -> token IDs, in all steps or one (prepare, shard, merge).
-# Run inside the environment, for `shard` once per rank; the arguments go to preprocess_data.py. If [training] names
-# no tokenizer, a BPE is trained. OLMo-core reads the token IDs of the .bin files directly.
+# Make the training and the validation data, JSON Lines -> token IDs, in all steps or one (prepare,
+# shard, merge). Run inside the environment, for `shard` once per rank; the arguments go to
+# preprocess_data.py. If [training] names no tokenizer, a BPE is trained. OLMo-core reads the token
+# IDs of the .bin files directly.
 set -euo pipefail
 
 mode=all
@@ -18,7 +19,8 @@ tokenize() {
     python "$LONGSHIP_ROOT/preprocess_data.py" "$mode" --name="olmo-core_$1" --input="$2" "${@:3}"
 }
 
-# save_tokenizer: save the trained BPE also as a directory in Hugging Face's format, which the training reads, maybe now.
+# save_tokenizer: save the trained BPE also as a directory in Hugging Face's format, which the
+# training reads, maybe now.
 save_tokenizer() {
     local -r partial=$trained.partial-$(uname -n)-$$
     rm -rf -- "$partial"

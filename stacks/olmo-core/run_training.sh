@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Pretrain with OLMo-core: the GPUs of a replica shard the model, the replicas divide the data. Run inside the
-# environment; the arguments are OLMo-core's overrides of its configuration, and come after the settings.
+# Pretrain with OLMo-core: the GPUs of a replica shard the model, the replicas divide the data. Run
+# inside the environment; the arguments are OLMo-core's overrides of its configuration, and come
+# after the settings.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"

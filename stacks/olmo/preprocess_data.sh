@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make the training data, in all steps or one (prepare, shard, merge). Run inside the environment, for `shard`
-# once per rank; the arguments go to preprocess_data.py of this repository. OLMo reads the token IDs of the
-# .bin file directly; the .idx file is for other programs.
+# Make the training data, in all steps or one (prepare, shard, merge). Run inside the environment,
+# for `shard` once per rank; the arguments go to preprocess_data.py of this repository. OLMo reads
+# the token IDs of the .bin file directly; the .idx file is for other programs.
 set -euo pipefail
 
 mode=all

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Train with OLMo: one process per GPU, started by torchrun, or by Slurm if a node has several tasks. Run
-# inside the environment; the arguments are passed to OLMo's scripts/train.py last, so they override the settings.
+# Train with OLMo: one process per GPU, started by torchrun, or by Slurm if a node has several
+# tasks. Run inside the environment; the arguments are passed to OLMo's scripts/train.py last, so
+# they override the settings.
 set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
@@ -20,7 +21,8 @@ number() {
     if (($2)); then arguments+=("--$1=$2"); fi
 }
 
-# name_data: pass the files as a pattern, which OLMo expands, so thousands of files fit on a command line.
+# name_data: pass the files as a pattern, which OLMo expands, so thousands of files fit on a command
+# line.
 name_data() {
     local path paths=
     if [[ -z $TRAINING_DATA ]]; then return; fi
@@ -30,8 +32,8 @@ name_data() {
     text data.paths "\${path.glob:$paths}"
 }
 
-# limit_time: let OLMo write a checkpoint before the time limit and exit with code 0, so that the next job of a
-# chain resumes. OLMo does not handle signals; its clock starts with the first step.
+# limit_time: let OLMo write a checkpoint before the time limit and exit with code 0, so that the
+# next job of a chain resumes. OLMo does not handle signals; its clock starts with the first step.
 limit_time() {
     if [[ -z ${SLURM_JOB_END_TIME:-} ]]; then return; fi # before Slurm 23.02, or without Slurm
     local now
@@ -44,7 +46,8 @@ limit_time() {
     arguments+=(--extra_steps_after_cancel=0) # they would be lost: the next job starts from the checkpoint
 }
 
-# exit_if_done STEPS: exit if a checkpoint has all steps, because OLMo would take one more before it checks.
+# exit_if_done STEPS: exit if a checkpoint has all steps, because OLMo would take one more before it
+# checks.
 exit_if_done() {
     local step
     for step in "$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME"/step*; do
@@ -73,7 +76,8 @@ text save_folder "${LONGSHIP_CHECKPOINT_DIR:?}/$TRAINING_RUN_NAME"
 ranks_link_outputs "$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME"
 # Resume from the previous job; its other files in save_folder are not an error.
 arguments+=(--try_load_latest_save --save_overwrite)
-# AI2's bucket, which its configurations name, would be searched for checkpoints too, and written to.
+# AI2's bucket, which its configurations name, would be searched for checkpoints too, and written
+# to.
 arguments+=(--remote_save_folder=null)
 name_data
 limit_time
@@ -108,14 +112,14 @@ else
     if [[ $WANDB_MODE == offline ]]; then unset WANDB_API_KEY; fi
 fi
 
-# Checkpoints and the order of the data are on a shared file system, so one rank writes what otherwise the first
-# rank of each node would write. OLMo derives FS_LOCAL_RANK from it.
+# Checkpoints and the order of the data are on a shared file system, so one rank writes what
+# otherwise the first rank of each node would write. OLMo derives FS_LOCAL_RANK from it.
 export OLMO_SHARED_FS=1
-# Since PyTorch 2.6, torch.load refuses the non-tensor parts of OLMo's checkpoints: states of random number
-# generators, and metadata of shards. The files are the run's own, so loading them is safe.
+# Since PyTorch 2.6, torch.load refuses the non-tensor parts of OLMo's checkpoints: states of random
+# number generators, and metadata of shards. The files are the run's own, so loading them is safe.
 export TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
-# omegaconf 2.4 prints five lines for each of OLMo's three resolvers, in every rank. Older versions need a package
-# without a wheel, which download mode cannot fetch.
+# omegaconf 2.4 prints five lines for each of OLMo's three resolvers, in every rank. Older versions
+# need a package without a wheel, which download mode cannot fetch.
 export PYTHONWARNINGS="ignore:register_new_resolver() is deprecated:UserWarning${PYTHONWARNINGS:+,$PYTHONWARNINGS}"
 
 start_ranks "$LONGSHIP_ROOT/stacks/olmo/record_metrics.py" "$repository/scripts/train.py" "$model" "${arguments[@]}" "$@"

@@ -14,7 +14,8 @@ check_batch() {
     local -r tensor=$TRAINING_TENSOR_PARALLEL
     local -r per_replica=$((TRAINING_GPUS_PER_REPLICA ? TRAINING_GPUS_PER_REPLICA : gpus_per_node))
     ((world_size % per_replica == 0)) ||
-        fail "$world_size GPUs are not a multiple of training.gpus_per_replica = $per_replica" "$hint"
+        fail "$world_size GPUs are not a multiple of training.gpus_per_replica = $per_replica" \
+          "$hint"
     ((tensor > 0 && per_replica % tensor == 0)) ||
         fail "training.tensor_parallel = $tensor does not divide the $per_replica GPUs of a replica" "$hint"
     ((TRAINING_SEQUENCE_LENGTH % tensor == 0)) ||
@@ -26,7 +27,8 @@ check_batch() {
             "$hint"
 }
 
-# check_training ARGUMENT...: check the settings, unless arguments for TorchTitan set the parallelism.
+# check_training ARGUMENT...: check the settings, unless arguments for TorchTitan set the
+# parallelism.
 check_training() {
     local argument parallel=''
     [[ -n $TRAINING_DATA ]] || fail 'training.data is empty' \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make the training and the validation data: JSON Lines -> tokens in Megatron's .bin and .idx, in all steps or
-# one (prepare, shard, merge). Run inside the environment, for `shard` once per rank; the arguments go to
-# preprocess_data.py. If [training] names no tokenizer, a BPE is trained.
+# Make the training and the validation data: JSON Lines -> tokens in Megatron's .bin and .idx, in
+# all steps or one (prepare, shard, merge). Run inside the environment, for `shard` once per rank;
+# the arguments go to preprocess_data.py. If [training] names no tokenizer, a BPE is trained.
 set -euo pipefail
 
 mode=all

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pretrain with TorchTitan: the GPUs of a replica shard the model (FSDP2) and can split its layers (tensor
-# parallelism); the replicas divide the data. Run inside the environment; the arguments go to TorchTitan,
-# after the settings.
+# Pretrain with TorchTitan: the GPUs of a replica shard the model (FSDP2) and can split its layers
+# (tensor parallelism); the replicas divide the data. Run inside the environment; the arguments go
+# to TorchTitan, after the settings.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
@@ -22,8 +22,9 @@ if [[ -n $TRAINING_VALIDATION_DATA ]]; then options+=(--validator.enable); fi
 export PYTHONPATH=$LONGSHIP_ROOT/stacks/torchtitan${PYTHONPATH:+:$PYTHONPATH}
 export PYTORCH_ALLOC_CONF=${PYTORCH_ALLOC_CONF:-expandable_segments:True}
 
-# Shard degree -1 is the rest of the GPUs, also if the arguments add pipeline or context parallelism.
-# The structured log is a file per rank, which a parallel file system does not need. export.py reads configuration.json.
+# Shard degree -1 is the rest of the GPUs, also if the arguments add pipeline or context
+# parallelism. The structured log is a file per rank, which a parallel file system does not need.
+# export.py reads configuration.json.
 start_ranks -m torchtitan.train \
     --module=longship_titan \
     --config=configuration \

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # What the job script of a job with frozen code sources in the place of lib/shell/job.bash.
 
-# start_job MACHINE ARGUMENT...: unpack this clone on the node, and start the job with it. The start unpacks all code into
-# the run directory, whose name it finds.
+# start_job MACHINE ARGUMENT...: unpack this clone on the node, and start the job with it. The start
+# unpacks all code into the run directory, whose name it finds.
 start_job() {
   local sum staged
   sum=$(sha256sum <"$LONGSHIP_FROZEN") ||

@@ -96,8 +96,8 @@ make_network() {
     done
 }
 
-# become_node NODE: in namespaces made for it; /dev/shm stands for its local disk. Its cgroups are its
-# own, as Slurm names them after node and job, which another cluster has too.
+# become_node NODE: in namespaces made for it; /dev/shm stands for its local disk. Its cgroups are
+# its own, as Slurm names them after node and job, which another cluster has too.
 become_node() {
     hostname "$1"
     if [[ -d $FREEZER ]]; then

@@ -30,15 +30,16 @@ address() {
     printf '%s.%d\n' "$subnet" $((10 + ${1#node}))
 }
 
-# lonely_address NODE: of a network that connects nothing (set aside for documentation): only the node
-# itself reaches it.
+# lonely_address NODE: of a network that connects nothing (set aside for documentation): only the
+# node itself reaches it.
 lonely_address() {
     printf '192.0.2.%d\n' $((10 + ${1#node}))
 }
 
-# write_hosts [lonely]: what the nodes know by name. JSC's nodes have a second name, with an i, on another
-# network; with `lonely` only these names lead to a node, as where the network of the plain names is
-# closed to jobs. What shall see it so mounts the file in place of /etc/hosts, see support/jobs.py.
+# write_hosts [lonely]: what the nodes know by name. JSC's nodes have a second name, with an i, on
+# another network; with `lonely` only these names lead to a node, as where the network of the plain
+# names is closed to jobs. What shall see it so mounts the file in place of /etc/hosts, see
+# support/jobs.py.
 write_hosts() {
     local node
     printf '127.0.0.1 localhost\n%s.1 %s login\n' "$subnet" "$(hostname -s)"
@@ -64,16 +65,16 @@ write_partitions() {
 
 readonly FREEZER=/sys/fs/cgroup/freezer
 
-# tracking: how Slurm knows the processes of a step. With cgroups, as sites have it, a signal reaches the
-# first process of each task; without the freezer of their first version it reaches all, the servers
-# of Apptainer's mounts too, which end.
+# tracking: how Slurm knows the processes of a step. With cgroups, as sites have it, a signal
+# reaches the first process of each task; without the freezer of their first version it reaches all,
+# the servers of Apptainer's mounts too, which end.
 tracking() {
     if [[ -d $FREEZER ]]; then printf cgroup; else printf linuxproc; fi
 }
 
-# write_configuration: no other cgroups, which a container may not make; so nothing binds to cores, and
-# memory is asked for but not counted. cred_expire is how long a requeued job waits, by default 2
-# minutes. The machine can be busy, or stand still: Slurm must not give up on a job for that.
+# write_configuration: no other cgroups, which a container may not make; so nothing binds to cores,
+# and memory is asked for but not counted. cred_expire is how long a requeued job waits, by default
+# 2 minutes. The machine can be busy, or stand still: Slurm must not give up on a job for that.
 write_configuration() {
     local node
     cat <<EOF
