@@ -5,12 +5,12 @@
 # IDs of the submitted jobs
 declare -ga submitted_ids=()
 
-# submission_begin MACHINE ROOT: stop where no job can be submitted, work in the clone, and forget
-# what the job was given in which this is typed.
+# submission_begin MACHINE ROOT PYTHON: stop where no job can be submitted, work in the clone, and
+# forget what the job was given in which this is typed. PYTHON has just run the scripts.
 submission_begin() {
   slurm_check "$1"
   slurm_forget_job
-  check_python "$2"
+  if [[ $(type -P python3) != "$3" ]]; then check_python "$2"; fi
   cd -- "$2" || exit
   unset "${!LONGSHIP_JOB_@}"
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def submit_lines(first: Request) -> list[str]:
     unchecked = [each for each in jobs if each.job.needs_image and not each.again]
     return [
         *stack_lines(first),
-        call("submission_begin", settings.machine.name, paths.root),
+        call("submission_begin", settings.machine.name, paths.root, sys.executable or "python3"),
         *([] if first.job.machine else [call("warn_of", *_own_script(first.job))]),
         *make_lines(paths),
         *(line for each in unchecked for line in check_lines(each.env)),

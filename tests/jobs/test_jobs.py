@@ -394,6 +394,20 @@ def test_runs_are_looked_at_before_what_is_in_them(submit):
     assert lines.index("roots_make") == lines.index("submission_begin") + 1
 
 
+@pytest.mark.parametrize("is_the_same", [True, False])
+def test_python_that_runs_the_scripts_is_not_tried_again(
+    is_the_same, clean_environment, run, tmp_path
+):
+    for name in ("sbatch", "python3"):
+        (tmp_path / name).write_text(f"#!/bin/bash\n: >'{tmp_path}/{name} was started'\n")
+        (tmp_path / name).chmod(0o755)
+    python = tmp_path / "python3" if is_the_same else "/elsewhere/python3"
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    script = render("a test", [call("submission_begin", "m", tmp_path, python)])
+    run(["bash", "-c", script], env=env)
+    assert (tmp_path / "python3 was started").exists() != is_the_same
+
+
 def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_path):
     path = tmp_path / "bin"
     path.mkdir()
