@@ -3,7 +3,8 @@
 # the variables of job.bash and of Slurm. A run directory contains:
 #
 #   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation
-#                       and energy; with restarts, a line of `attempts` for each failed step and
+#                       and energy; tokens per second, and how they compare with an earlier run as
+#                       `throughput`; with restarts, a line of `attempts` for each failed step and
 #                       what followed, and `excluded` nodes
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
