@@ -69,8 +69,8 @@ def faulty_nodes(paths: Paths, machine: str) -> tuple[list[Faulty], list[Longshi
             except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
                 problems.append(_unreadable(file, error))
                 continue
-            if found.node not in newest or found.time > newest[found.node].time:
-                newest[found.node] = found
+            told = (newest.get(found.node, found), found)
+            newest[found.node] = max(told, key=lambda each: (each.time, not each.reason))
     after = datetime.now(timezone.utc) - _KEPT
     known = [each for _, each in sorted(newest.items()) if each.reason and each.time > after]
     return known, problems

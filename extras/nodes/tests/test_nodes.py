@@ -78,6 +78,10 @@ def test_newest_word_counts_for_two_weeks(paths):
     say(paths, "n1", "node failed", 1, user=2)
     say(paths, "n2", "GPU broken", 2)
     assert [each.reason for each in faulty_nodes(paths, "m")[0]] == ["node failed", "GPU broken"]
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    for user, reason in ((3, "slow"), (4, ""), (5, "slow")):  # in the same second
+        say(paths, "n5", reason, user=user, time=now)
+    assert names(paths) == ["n1", "n2"]
     say(paths, "n3", "slow", machine="m2")  # of another machine, whose name begins alike
     assert names(paths) == ["n1", "n2"]
 
