@@ -15,10 +15,13 @@ def step_end(scan: Scan, allocated: Collection[str]) -> dict[str, Any]:
 
     ``topic`` is that of the first message which can be why it ended ("" for none), ``restart`` is
     `never` if another attempt would fail again, or `node` if a node is to blame, ``step`` is the
-    last one of the training that the log names (or None), ``nodes`` are those to blame.
+    last one of the training that the log names (or None), ``nodes`` are those to blame, and
+    ``reasons`` the topics of the messages that are evidence against some of them.
     """
     suspects = [each for each in scan.findings if each.message.restart == "node"]
-    nodes = {_node_of(each, scan, allocated) for each in suspects} - {""}
+    reasons = {_node_of(each, scan, allocated): each.message.topic for each in suspects}
+    reasons.pop("", None)
+    nodes = {*reasons}
     behind = {_named(each, allocated) for each in scan.behind}
     if len(behind) == 1:  # else they say only that some wait for others
         nodes |= behind - {""}
@@ -28,11 +31,14 @@ def step_end(scan: Scan, allocated: Collection[str]) -> dict[str, Any]:
         "restart": first.message.restart if first else "",
         "step": scan.step,
         "nodes": sorted(nodes),
+        "reasons": reasons,
     }
 
 
 def _node_of(finding: Finding, scan: Scan, allocated: Collection[str]) -> str:
     """Return the node that the line names, or that of its task."""
+    if "DUE TO NODE FAILURE" in finding.line_text:  # the node that prints it is another one
+        return ""
     words = re.findall(r"[\w.-]+", finding.line_text)
     named = next((each for each in map(str, words) if each in allocated), "")
     return named or scan.first.node_of(finding.task)

@@ -8,10 +8,12 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from lib.configuration.sites import Expected
 from lib.doctor.report import Diagnosis, Finding, ok, problem, warning
+from lib.jobs.runs import add_faulty_nodes
 from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.launch import run_lines
@@ -67,15 +69,23 @@ def diagnose(env: Environment, script: str, report: Diagnosis) -> None:
     text = read_output(["bash", "-c", script, "doctor.py", *program], _TIME_LIMIT).text
     for each in findings(text, env.machine.expected or Expected()):
         report.add(each)
+    if run := os.environ.get("RUN_DIR"):
+        add_faulty_nodes(Path(run), {node: reason for node, reason, _ in _slow_nodes(_read(text))})
     report.end()
 
 
-def findings(text: str, expected: Expected) -> Iterator[Finding]:
-    """Return the verdict, from what srun and all ranks have printed."""
+def _read(text: str) -> list[_Event]:
+    """Return what the ranks have told."""
     events: list[_Event] = []
     for line in re.findall(r'^ *\d+: (\{"rank": .*\})$', text, re.M):
         with suppress(ValueError):  # damaged by what others have printed at once
             events.append(json.loads(line))
+    return events
+
+
+def findings(text: str, expected: Expected) -> Iterator[Finding]:
+    """Return the verdict, from what srun and all ranks have printed."""
+    events = _read(text)
     nodes = [name for line in re.findall("^job_nodes (.*)", text, re.M) for name in line.split()]
     failures = list(_failures(text, events, nodes))
     backend = ", ".join(_by("backend", events))
@@ -92,8 +102,8 @@ def findings(text: str, expected: Expected) -> Iterator[Finding]:
         yield ok("sums", f"right for {', '.join(sizes)}")
     if not failures:
         yield from _bandwidth(events, len(nodes), expected)
-    for among in ("ranks of a node", "neighbouring nodes"):
-        yield from _slow_nodes(events, among)
+    for node, reason, others in _slow_nodes(events):
+        yield warning("nodes", f"{node} is {reason}, {others}", _LOOK.format(node))
     for network, some in _by("network", events).items() if len(nodes) > 1 else ():
         state, fix = (warning, _PLUGIN) if network == "Socket" else (ok, "")
         yield state("network", f"NCCL uses {network} between nodes: {_where(some)}", fix)
@@ -182,15 +192,16 @@ def _bandwidth(events: Sequence[_Event], nodes: int, expected: Expected) -> Iter
         yield ok("bandwidth", f"{text}; {expected.bus_bandwidth:g} GB/s expected of large sizes")
 
 
-def _slow_nodes(events: Sequence[_Event], among: str) -> Iterator[Finding]:
-    """Name the nodes with less than half of the others' median.
+def _slow_nodes(events: Sequence[_Event]) -> Iterator[tuple[str, str, str]]:
+    """Yield each node with less than half of the others' median, how slow it is, and that median.
 
     Of a node's links the better one counts: a slow node slows those of its neighbours too.
     """
-    of_node = _by("node", [each for each in events if each.get("among") == among])
-    best = {node: max(each["speed"] for each in of) for node, of in of_node.items()}
-    for node, speed in best.items() if len(best) > 1 else ():
-        median = statistics.median(other for name, other in best.items() if name != node)
-        if speed < median / 2:
-            text = f"{node} is slow: {speed:.2f} GB/s among {among}, others {median:.2f} (median)"
-            yield warning("nodes", text, _LOOK.format(node))
+    for among in ("ranks of a node", "neighbouring nodes"):
+        of_node = _by("node", [each for each in events if each.get("among") == among])
+        best = {node: max(each["speed"] for each in of) for node, of in of_node.items()}
+        for node, speed in best.items() if len(best) > 1 else ():
+            median = statistics.median(other for name, other in best.items() if name != node)
+            if speed < median / 2:
+                reason = f"slow: {speed:.2f} GB/s among {among}"
+                yield node, reason, f"others {median:.2f} (median)"

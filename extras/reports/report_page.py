@@ -193,7 +193,7 @@ def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, 
         ],
         "code": [_repository(each) for each in find_files(run, "repositories/*.commit")],
         "packages": _text(run / "packages.txt").split(),
-        "attempts": attempts,
+        "remarks": [*attempts, *filter(None, [record.get("throughput")])],
         "restarts": [seconds_between(_EPOCH, each) for each in restarts],
         "findings": findings(log) if os.access(log, os.R_OK) else [],
     }

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ class End(NamedTuple):
     restart: str = ""  # of that topic: `never`, or `node` where the evidence points to nodes
     step: int | None = None  # of the training, the last one that the log names
     nodes: tuple[str, ...] = ()  # to which the evidence points
+    reasons: Mapping[str, str] = {}  # of nodes whose own messages are the evidence
 
     @property
     def way(self) -> str:
@@ -85,7 +86,8 @@ def end_of_step(log: str, code: int, nodes: Sequence[str]) -> End:
     if failed:
         return End(code)
     end = json.loads(text)["end"]
-    return End(code, end["topic"], end["restart"], end["step"], tuple(end["nodes"]))
+    nodes = tuple(end["nodes"])
+    return End(code, end["topic"], end["restart"], end["step"], nodes, end["reasons"])
 
 
 def decide(

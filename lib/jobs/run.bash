@@ -3,12 +3,15 @@
 # the variables of job.bash and of Slurm. A run directory contains:
 #
 #   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation
-#                       and energy; with restarts, a line of `attempts` for each failed step and
+#                       and energy; tokens per second, and how they compare with an earlier run as
+#                       `throughput`; with restarts, a line of `attempts` for each failed step and
 #                       what followed, and `excluded` nodes
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
 #   usage/              the samples of each node, NODE.csv
+#   faulty_nodes        nodes against which the watcher or doctor.py --job has evidence, with time and
+#                       reason, until the end of the run
 #   outputs             link to the directory of the training's results, once the training has
 #                       started
 #   exported            link to its newest checkpoint in Hugging Face's format, once a job evaluates

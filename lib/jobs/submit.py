@@ -183,11 +183,11 @@ def keep_lines(variable: str, directory: Path, text: str, prefix: str = "") -> l
 def _options(request: Request) -> list[str]:
     """Return the lines that set the arrays ``options`` and ``job``."""
     job, account, own = request.job, request.account, combined(request.own)
-    options = [each.word for each in (*account, *request.typed)]
+    typed = request.typed
     if job.is_interactive:  # salloc reads no header
-        options = [Option(name, value or None).word for name, value in own.items()]
-        options = [each.word for each in account] + options
-    else:
+        typed = [Option(name, value or None) for name, value in own.items()]
+    options = [each.word for each in (*account, *typed, *request.added)]
+    if not job.is_interactive:
         if "output" not in own:
             options.append(f"--output={request.log}")
         if request.asked.after:

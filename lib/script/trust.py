@@ -39,12 +39,12 @@ def check_trusted(path: Path, top: Path, owner: str = "", hint: str = "") -> Non
 def _check(path: Path, found: os.stat_result, trusted: set[int], hint: str) -> None:
     if found.st_uid not in trusted:
         raise LongshipError(
-            f"{path} belongs to {_name_of(found.st_uid)}, who would decide what you run",
+            f"{path} belongs to {name_of(found.st_uid)}, who would decide what you run",
             hint or "use files of your own; or name the member who builds them: paths.shared_owner",
         )
     if _is_open(found):
         command = shlex.join(["chmod", "go-w", str(path)])
-        asked = "" if found.st_uid == os.geteuid() else f"ask {_name_of(found.st_uid)} to "
+        asked = "" if found.st_uid == os.geteuid() else f"ask {name_of(found.st_uid)} to "
         raise LongshipError(
             f"other users can write to {path}, and would decide what you run",
             hint or f"{asked}delete what others may have changed in it, and run: {command}",
@@ -98,7 +98,8 @@ def _uid_of(owner: str) -> list[int]:
         ) from error
 
 
-def _name_of(uid: int) -> str:
+def name_of(uid: int) -> str:
+    """Return the login name of a user, or the number of one that has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -27,7 +27,10 @@ def read(tmp_path, capsys):
 
 
 def end_of(topic, restart="", step=None, nodes=()):
-    return {"topic": topic, "restart": restart, "step": step, "nodes": [*nodes]}
+    """Without other evidence, the message of this topic is what is known against the nodes."""
+    reasons = dict.fromkeys(nodes if restart == "node" else (), topic)
+    facts = {"topic": topic, "restart": restart, "step": step}
+    return {**facts, "nodes": [*nodes], "reasons": reasons}
 
 
 def steps(first, last, label="0: ", minute=None):
@@ -71,6 +74,11 @@ def test_node_is_that_of_the_line_or_of_its_task(read):
         "srun: error: Task launch for StepId=7.1 failed on node jwb0456: Communication failure\n"
     )
     assert read(RUN + failed) == end_of("node does not answer", "node", None, ("jwb0456",))
+
+
+def test_node_that_reports_the_failure_of_another_one_is_not_to_blame(read):
+    text = f"{RUN}slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT {{}} DUE TO NODE FAILURE ***\n"
+    assert read(text.format("2026-01-01T00:00:00")) == end_of("node failed", "node")
 
 
 def test_evidence_of_a_node_wins_over_what_else_is_known(read):

@@ -212,7 +212,7 @@ def section(training):
         "section",
         element("h2", training.data["name"]),
         table([*training.data["headings"], "log"], rows),
-        *(element("p", line, class_="gap") for each in jobs for line in each["attempts"]),
+        *(element("p", line, class_="gap") for each in jobs for line in each["remarks"]),
         element("h3", "Input"),
         pairs(last["facts"]),
         table(["repository", "commit", "local changes"], code) if code else "",

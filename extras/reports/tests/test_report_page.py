@@ -192,13 +192,14 @@ def test_restarts_within_a_job_are_marked_and_listed(runs, inside):
         "2026-01-02T03:09:00Z attempt 2 ended: <b>; not restarted: jobs.restarts is 1",
     ]
     steps = [(1, seconds(3, 1)), (2, seconds(3, 2)), (2, seconds(3, 5)), (3, seconds(3, 6))]
-    folder = runs("3-train", attempts="\n".join(ended), exit_code="1")
+    slower = "12 % slower than run 2: other image"
+    folder = runs("3-train", attempts="\n".join(ended), exit_code="1", throughput=slower)
     write_metrics(runs, lines(*steps))
     shown = inside.Training(training([folder]), "")
     assert shown.restarts("step") == [2] and shown.restarts("time") == [180]
     assert shown.lines("loss", "time") == [[(60, 8)], [(300, 7), (360, 6)]]
     text = unescape(inside.page([shown]))
-    assert all(each in text for each in ended) and "<b>;" not in inside.page([shown])
+    assert all(each in text for each in [*ended, slower]) and "<b>;" not in inside.page([shown])
 
 
 def test_later_start_replaces_the_steps_of_an_earlier_one(runs, inside):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -237,6 +238,7 @@ def test_faulty_node_is_replaced_by_a_spare_one(watched):
     assert watched.slurm.facts(later)["ExcNodeList"] == "node2"
     assert run.record["excluded"] == "node2" and not list(run.folder.glob("*resize*"))
     watched.slurm.run(["scancel", later])
+    shutil.rmtree(watched.scratch / "nodes", ignore_errors=True)  # where it is remembered
     # the job script runs on the first node
     number = watched.job(job, "--spare-nodes=1", "--", "node1")
     watched.wait_until(number, lambda: "requeued without node1" in watched.slurm.log(number))
