@@ -176,7 +176,7 @@ def test_blocks_of_toml_are_taken(page, described):
             load_settings(repository, options, {"HOME": "/home/me", "USER": "me"})
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "AGENTS.md"])
 def test_links_lead_somewhere(page):
     """Sphinx warns of a link to a Markdown file that is no page of the site."""
     for target in links(read(page)):
