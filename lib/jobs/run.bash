@@ -11,6 +11,7 @@
 #   usage/              the samples of each node, NODE.csv
 #   outputs             link to the directory of the training's results, once the training has
 #                       started
+#   data.json           the files that the training has read, where the program names them
 #   exported            link to its newest checkpoint in Hugging Face's format, once a job evaluates
 #                       it
 #   report-RUN.html     the page of submit.py report RUN
