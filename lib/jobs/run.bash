@@ -15,6 +15,7 @@
 #   exported            link to its newest checkpoint in Hugging Face's format, once a job evaluates
 #                       it
 #   report-RUN.html     the page of submit.py report RUN
+#   card/               the model card of submit.py card RUN
 #   job.sbatch          the job script at submission; job.salloc for an interactive job
 #   arguments           the arguments of the job, each followed by a zero byte
 #   options             the sbatch options, one per line, quoted for a shell
