@@ -49,7 +49,7 @@ try:
 except ModuleNotFoundError as error:
     lacks_package("train.py", error)
 
-from training_run.megatron_data import open_tokens, recorded
+from training_run.megatron_data import open_tokens, record_files, recorded
 from training_run.metrics import Recorder, peak_flops, summarize
 from training_run.process import Process, Stop
 from training_run.run_directory import RunDirectory
@@ -405,6 +405,7 @@ def train(trainer: Trainer, run: RunDirectory, done: int) -> int:
     """Take the steps after `done`, and record them; return the last one."""
     args, recorder = trainer.args, None
     if trainer.process.rank == 0:
+        record_files(args.data)
         tokens = args.batch_size * args.sequence_length
         recorder = Recorder(run.path, done, args.steps, tokens, trainer.mfu_per_token())
     try:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,17 @@ def recorded(prefix: Path, part: str, name: str) -> Any:
         return json.loads(Path(f"{prefix}.record.json").read_text("utf-8"))[part][name]
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def record_files(prefix: Path) -> None:
+    """Name the files of a dataset in the run directory of a job, for `submit.py card`."""
+    if job := os.environ.get("RUN_DIR"):
+        names = [os.path.abspath(f"{prefix}{suffix}") for suffix in (".bin", ".idx")]
+        file = Path(job, "data.json")
+        partial = unfinished(file)
+        with suppress(OSError):
+            partial.write_text(json.dumps(names) + "\n", "utf-8")
+            partial.replace(file)
 
 
 def save_whole_files() -> None:

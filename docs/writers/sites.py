@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lib import ROOT
 from lib.configuration.partitions import LIMITS_OF, PRICE
-from lib.configuration.sites import EXPECTED, FACTS, MARKS, load_machines
+from lib.configuration.sites import CO2, EXPECTED, FACTS, MARKS, load_machines
 from writers.markdown import keys_table, page, table
 
 _INTRO = """\
@@ -54,6 +54,9 @@ def site_page() -> str:
         "What a job of this size should measure with [`doctor.py --job`]"
         "(../how-to/diagnose.md#check-a-slow-or-hanging-job).",
         keys_table(EXPECTED, "expected."),
+        "## `co2`",
+        "For `submit.py card`. A figure without its source is an error.",
+        keys_table(CO2, "co2."),
         "## `configuration`",
         "Any table of [configuration.toml](configuration.md); a group can override its values.",
     )

@@ -31,6 +31,13 @@ class Expected(NamedTuple):
     gpus: Annotated[int, "all GPUs of that job; 0: two ranks per node without GPUs"] = 0
 
 
+class Co2(NamedTuple):
+    """What the electricity of a machine emits, according to a source."""
+
+    kg_per_kwh: Annotated[float, "kg of CO2 equivalent per kWh"] = 0
+    source: Annotated[str, "address of the page that tells the factor, and for which year"] = ""
+
+
 class Machine(NamedTuple):
     """The facts of one machine that a script needs."""
 
@@ -89,6 +96,9 @@ class Machine(NamedTuple):
     expected: Annotated[
         Any, "what `doctor.py --job` should measure, if a source tells it", "table"
     ] = None
+    co2: Annotated[
+        Any, "what its electricity emits, for `submit.py card`; both keys are required", "table"
+    ] = None
     compute_directories: Annotated[
         Strings, "the only directories that are mounted on compute nodes; empty: all"
     ] = ()
@@ -118,6 +128,7 @@ FACTS = keys_of(Machine)
 FACTS["recognise"] = FACTS["recognise"]._replace(entries=MARKS)
 _MARKS_SHOWN = {"host": "host name", "path": "the directory", "cluster": "Slurm's cluster"}
 EXPECTED = keys_of(Expected)
+CO2 = keys_of(Co2)
 FILE = {"newer_python": Key("string"), "common": Key("table"), "machines": Key("table")}
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -204,8 +215,20 @@ def _facts(table: Any, file: str, prefix: str) -> tuple[dict[str, Any], Layer]:
     if "expected" in facts:
         values = check_table(facts["expected"], EXPECTED, file, f"{prefix}.expected")
         facts["expected"] = Expected(**values)
+    if "co2" in facts:
+        facts["co2"] = _co2(facts["co2"], file, f"{prefix}.co2")
     tables = facts.pop("configuration", {})
     return facts, check_layer(tables, file, f"{prefix}.configuration")
+
+
+def _co2(table: Any, file: str, prefix: str) -> Co2:
+    """Read the factor; without its source nobody can check a number."""
+    values = check_table(table, CO2, file, prefix)
+    for name in CO2:
+        if values.get(name, "") == "":
+            hint = 'write both: co2 = { kg_per_kwh = 0.03, source = "https://..." }'
+            raise LongshipError(f"{file}: {prefix} has no {name}", hint)
+    return Co2(**values)
 
 
 def recognise(sites: Iterable[Site], environ: Mapping[str, str], host: str) -> str:

@@ -14,9 +14,11 @@
 #                       reason, until the end of the run
 #   outputs             link to the directory of the training's results, once the training has
 #                       started
+#   data.json           the files that the training has read, where the program names them
 #   exported            link to its newest checkpoint in Hugging Face's format, once a job evaluates
 #                       it
 #   report-RUN.html     the page of submit.py report RUN
+#   card/               the model card of submit.py card RUN
 #   job.sbatch          the job script at submission; job.salloc for an interactive job
 #   arguments           the arguments of the job, each followed by a zero byte
 #   options             the sbatch options, one per line, quoted for a shell

@@ -77,6 +77,16 @@ def test_architecture_is_this_machines_own_unless_said(repository):
             'unknown key "machines.x.expected.bus_bandwith"',
             '"bus_bandwidth"',
         ),
+        (
+            "[machines.x]\nco2 = { kg_per_kwh = 0.3 }\n",
+            "site/site.toml: machines.x.co2 has no source",
+            "co2 = { kg_per_kwh = ",
+        ),
+        (
+            '[machines.x.co2]\nsource = "https://example.org"\n',
+            "machines.x.co2 has no kg_per_kwh",
+            "write both: ",
+        ),
         ("machines = 3\n", "site/site.toml", ""),
         ("common = 3\n", "site/site.toml", ""),
         ("[machines]\nx = 3\n", "site/site.toml", ""),
@@ -188,6 +198,12 @@ def test_bandwidth_is_expected_only_where_a_source_tells_it():
     expected = {name: machine.expected for name, machine in load_machines(ROOT).items()}
     given = {"alps": (122, 2, 8), "isambard": (163, 2, 8), "olivia": (101, 2, 8)}
     assert {name: each for name, each in expected.items() if each} == given
+
+
+def test_factor_of_co2_has_its_source(repository):
+    text = '[common]\nco2 = { kg_per_kwh = 0, source = "https://example.org/2026" }\n[machines.x]\n'
+    repository.write("site/site.toml", text)
+    assert load_machines(repository.root)["x"].co2 == (0, "https://example.org/2026")
 
 
 def test_proxy_of_olivia_is_the_same_inside_and_outside():

@@ -4,6 +4,7 @@ import json
 import secrets
 import shlex
 import stat
+import sys
 
 import pytest
 from support.git import record_code
@@ -292,3 +293,15 @@ def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path)
     assert bash(*lines).stdout == "0000\n"
     for name in ("arguments", "options"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644
+
+
+def test_version_that_is_imported_is_recorded(root, run, clean_environment, tmp_path):
+    """A venv or an overlay has a newer version than the image under it."""
+    for name, version in (("venv", "2.0"), ("image", "1.0")):
+        folder = tmp_path / name / "longship_tiny.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Name: longship-tiny\nVersion: {version}\n")
+    path = {"PYTHONPATH": f"{tmp_path}/venv:{tmp_path}/image"}
+    command = [sys.executable, root / "lib/jobs/inside/list_packages.py"]
+    listed = run(command, env={**clean_environment, **path}).stdout
+    assert [each for each in listed.split() if "tiny" in each] == ["longship-tiny==2.0"]
