@@ -1,5 +1,6 @@
 """Estimates: what is refused, what is said of the numbers, and the warning at a submission."""
 
+import argparse
 import json
 import os
 import shlex
@@ -146,6 +147,101 @@ def test_estimate_that_fails_is_told_in_two_lines(run, clean_environment, tmp_pa
     assert error.startswith("error: cannot estimate a training of megatron-lm here: ValueError: ")
     assert hint.startswith("hint: check its arguments") and done.returncode == 1
     assert not done.stdout and not (tmp_path / "file").exists()
+
+
+# ---------- Megatron-LM; integration/test_estimate_megatron.py has the real one
+
+ARGUMENTS = """
+import argparse, os
+
+def get_device_arch_version():
+    raise RuntimeError("no NVIDIA driver")
+
+def parse_args():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size"):
+        parser.add_argument(f"--{name}", type=int, default=1)
+    parser.add_argument("--context-parallel-size", type=int, default=1)
+    parser.add_argument("--sequence-parallel", action="store_true")
+    args = parser.parse_args()
+    args.world_size = int(os.environ["WORLD_SIZE"])
+    for name, value in {
+        "bf16": True, "optimizer": "adam", "accumulate_allreduce_grads_in_fp32": True,
+        "use_precision_aware_optimizer": False, "optimizer_cpu_offload": False,
+        "use_torch_fsdp2": False, "use_megatron_fsdp": False, "recompute_granularity": None,
+        "group_query_attention": True, "num_query_groups": 2, "num_attention_heads": 8,
+        "num_layers": 4, "global_batch_size": 8,
+    }.items():
+        setattr(args, name, value)
+    return args
+
+def validate_args(args, defaults):
+    get_device_arch_version()
+    size = args.tensor_model_parallel_size * args.pipeline_model_parallel_size
+    assert args.world_size % size == 0, "world size is not divisible"
+    assert args.pipeline_model_parallel_size < 4, "at most 2"
+    args.data_parallel_size = args.world_size // size
+    if args.tensor_model_parallel_size == 1:
+        args.sequence_parallel = False
+"""
+FORMULA = """
+def report_theoretical_memory(args, num_microbatches=None):
+    print("noise")
+    assert num_microbatches * args.micro_batch_size * args.data_parallel_size == 8
+    states = 1000 / args.tensor_model_parallel_size / args.pipeline_model_parallel_size
+    saved = args.micro_batch_size * (1 if args.recompute_granularity else 2)
+    return states, saved, states + saved
+"""
+
+
+@pytest.fixture
+def megatron(inside, monkeypatch, tmp_path):
+    """Give the file of the stack, with a stand-in for Megatron-LM that asks for a GPU."""
+    files = {
+        "training/arguments.py": ARGUMENTS,
+        "training/theoretical_memory_usage.py": FORMULA,
+        "core/tokenizers/utils/build_tokenizer.py": "def build_tokenizer(args): pass\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "megatron" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(argparse.ArgumentParser, "error", argparse.ArgumentParser.error)
+    stack = import_module("stack_megatron_lm")
+
+    def rows(*words):
+        return list(stack.rows(["record.py", f"{tmp_path}/pretrain_gpt.py", *words], 2, 4))
+
+    yield rows
+    for name in [each for each in sys.modules if each.partition(".")[0] == "megatron"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_layouts_are_those_that_megatron_accepts(megatron):
+    job, *others = megatron("--tensor-model-parallel-size=2", "--micro-batch-size=2")
+    assert (job.data_parallel, job.tensor_parallel, job.micro_batch) == (4, 2, 2)
+    assert (job.states, job.total, job.recomputation) == (500 * 2**20, 504 * 2**20, "none")
+    layouts = {(row.data_parallel, row.tensor_parallel, row.pipeline_parallel) for row in others}
+    assert layouts == {(8, 1, 1), (4, 2, 1), (4, 1, 2), (2, 2, 2)}  # two query groups
+    recomputed = {row.tensor_parallel for row in others if row.recomputation == "selective"}
+    assert recomputed == {2}  # the formula has sequence parallelism in it
+    assert {row.micro_batch for row in others if row.data_parallel == 4} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("--context-parallel-size=2", "do not cover context_parallel_size = 2"),
+        ("--nonsense", "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_what_the_formulas_do_not_cover_is_refused(word, reason, megatron):
+    with pytest.raises(ValueError, match=reason):
+        megatron(word)
 
 
 # ---------- the submission
