@@ -62,6 +62,16 @@ def test_keys_of_a_report_are_its_columns(command, module):
 
 
 @pytest.mark.extras
+def test_keys_of_an_estimate():
+    inside = import_module("extras.estimate.inside.estimate")
+    given = dict.fromkeys(("machine", "stack", "nodes", "gpus", "last_run", "last_peak_gib"))
+    found = inside.report({**given, "gpu_memory": 0}, "", [inside.Row(states=1)])
+    keys, more = documented("submit.py estimate JOB")
+    assert {*found} == {*keys}
+    assert [*found["layouts"][0]] == more["layouts"]
+
+
+@pytest.mark.extras
 def test_keys_of_an_explanation(run, tmp_path, clean_environment):
     (tmp_path / "log").write_text(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"

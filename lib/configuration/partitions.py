@@ -40,6 +40,9 @@ class Limits(NamedTuple):
     gpus_per_node: Annotated[
         Optional[int], "GPUs of its nodes, unless all nodes have as many", "integer"
     ] = None
+    gpu_memory: Annotated[
+        Optional[int], "GB of its GPUs, unless all GPUs have as many", "integer"
+    ] = None
     price: Annotated[
         Optional[Price],
         "price of an hour, if it differs from the machine's other partitions",

@@ -82,6 +82,7 @@ class Machine(NamedTuple):
     image_copy: Annotated[Strings, "command of the site that copies an image there"] = ()
     cores_per_node: Annotated[int, "cores of a compute node; 0: unknown"] = 0
     gpus_per_node: Annotated[int, "GPUs of a compute node; 0: unknown"] = 0
+    gpu_memory: Annotated[int, "memory of a GPU in GB, as its vendor names it; 0: unknown"] = 0
     default_partition: Annotated[str, "partition of jobs that do not set one"] = ""
     partitions: Annotated[
         Mapping[str, Limits], "limits of jobs; empty if only Slurm knows them", "table"

@@ -65,7 +65,7 @@ def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
     limits = machine.partitions.get(partition, Limits())
     qos = machine.qos.get(options.get("qos", ""), Limits())
     has_cores = limits.cores_per_node or machine.cores_per_node
-    has_gpus = _gpus_of_a_node(machine, partition)
+    has_gpus = gpus_of_a_node(machine, partition)
     nodes = _number(options, "nodes") or _nodes_needed(options, has_cores, has_gpus)
     tasks = _number(options, "ntasks") or nodes * (_number(options, "ntasks-per-node") or 1)
     cores = tasks * (_number(options, "cpus-per-task") or 1)
@@ -104,7 +104,8 @@ def _unclear(name: str, value: str, options: Mapping[str, str]) -> str:
     return ""
 
 
-def _gpus_of_a_node(machine: Machine, partition: str) -> int:
+def gpus_of_a_node(machine: Machine, partition: str) -> int:
+    """Return the number of GPUs that nodes of a partition have; 0 if unknown."""
     own = machine.partitions.get(partition, Limits()).gpus_per_node
     return machine.gpus_per_node if own is None else own
 
@@ -250,7 +251,7 @@ def processes_per_node(facts: Mapping[str, str], on_node: str, machine: Machine)
 
     A job whose GPUs Slurm does not count has all of a node.
     """
-    return gpus_per_node(facts, on_node) or _gpus_of_a_node(machine, facts["Partition"]) or 1
+    return gpus_per_node(facts, on_node) or gpus_of_a_node(machine, facts["Partition"]) or 1
 
 
 def check_required(options: Mapping[str, str], machine: Machine) -> None:

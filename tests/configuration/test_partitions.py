@@ -78,13 +78,13 @@ def test_time_is_written_as_slurm_writes_it(amount, text):
 def test_partition_says_what_it_allows(tmp_path):
     text = (
         '[machines.m.partitions.a]\nmax_time = "2-00:00:00"\nmax_nodes = 4\nmax_gpus = 16\n'
-        "cores_per_node = 64\ngpus_per_node = 0\n"
+        "cores_per_node = 64\ngpus_per_node = 0\ngpu_memory = 94\n"
         'price = { unit = "GPU-hours", gpu = 0.5, constraints = { fat = 2 } }\n'
         "[machines.m.partitions.b]\n"
     )
     found = limits(text, tmp_path)
     assert found["b"] == Limits()
-    assert found["a"][:-1] == (48, 4, 16, 64, 0)
+    assert found["a"][:-1] == (48, 4, 16, 64, 0, 94)
     assert found["a"].price == Price("GPU-hours", gpu=0.5, constraints={"fat": 2})
 
 

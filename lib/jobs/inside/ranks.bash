@@ -6,6 +6,7 @@
 #
 #   NUM_NODES, GPUS_PER_NODE    shape of the job, 1 and 1 if unset; world_size is their product
 #   MASTER_ADDR, MASTER_PORT    rendezvous of several nodes; without Slurm NODE_RANK too
+#   LONGSHIP_INSTEAD_OF_RANKS   program that is run once, with the command of a rank, and no ranks
 
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
@@ -19,6 +20,7 @@ checkpoint_signal=USR1
 # start_ranks SCRIPT|-m MODULE ARGUMENT...: start one process per GPU with torchrun, unless Slurm
 # has started several tasks per node. A script calls it last: it does not return.
 start_ranks() {
+  if [[ -n ${LONGSHIP_INSTEAD_OF_RANKS:-} ]]; then exec python "$LONGSHIP_INSTEAD_OF_RANKS" "$@"; fi
   ranks_set_wandb
   if ((${LOCAL_WORLD_SIZE:-1} > 1)); then
     trap '' USR1 # it would end the rank before that has a handler: importing PyTorch can take a minute
