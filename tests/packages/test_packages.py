@@ -243,6 +243,25 @@ def test_index_of_pytorch_that_is_not_reached_leaves_the_other_one(monkeypatch, 
     assert "export PIP_FIND_LINKS=DIR" in hint
 
 
+@pytest.mark.parametrize(("wheel", "backend"), [("cp312", ""), ("cp311", "cpu"), ("", "cpu")])
+def test_locked_pytorch_of_a_directory_needs_no_index(wheel, backend, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(f"{lib.ROOT}/lib/packages/inside")
+    resolve_packages = pytest.importorskip("resolve_packages")
+    work, wheels = tmp_path / "work", tmp_path / "wheels"
+    (work / "target").mkdir(parents=True)
+    wheels.mkdir()
+    (work / "target/python").write_text("3.12")
+    (work / "pins.txt").write_text("torch==2.13.0+cpu \\\n    --hash=sha256:1\n")
+    if wheel:
+        (wheels / f"torch-2.13.0+cpu-{wheel}-{wheel}-manylinux_2_28_x86_64.whl").touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", wheels.as_uri())
+    monkeypatch.delenv("UV_TORCH_BACKEND", raising=False)
+    asked = []
+    monkeypatch.setattr(resolve_packages, "run_uv", lambda *words: asked.append(words[3]))
+    resolve_packages.choose_wheels("uv", str(work), "amd64", "pins.txt", "pylock.toml")
+    assert asked[0].get("UV_TORCH_BACKEND", "") == backend
+
+
 def test_lock_has_neither_directories_of_this_machine_nor_credentials(bash, tmp_path):
     pins = (
         "--extra-index-url https://me:" + "secret@x/simple\n--find-links file:///my/wheels\na==1\n"

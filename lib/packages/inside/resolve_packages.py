@@ -93,9 +93,8 @@ def sources(target, torch, gpu, present):
     found = {**install_packages.uv_environment(configuration), **os.environ}
     directories = [each for each in (found.get("UV_FIND_LINKS"), "wheels") if each]
     found["UV_FIND_LINKS"] = ",".join(directories)
-    python = "cp" + read(target, "python").replace(".", "")
     chosen_here = torch and "torch" not in present and gpu in ("cpu", "auto")
-    if chosen_here and not install_packages.has_wheel(torch, configuration, python):
+    if chosen_here and not install_packages.has_wheel(torch, configuration, python_tag(target)):
         found.setdefault("UV_TORCH_BACKEND", gpu)
     return found
 
@@ -104,12 +103,18 @@ def choose_wheels(uv, work, arch, pins, out):
     """Let uv choose the wheel of each pin for the target, and write them to a pylock.toml."""
     configuration = install_packages.pip_configuration()
     environment = {**install_packages.uv_environment(configuration), **os.environ}
-    torch = install_packages.locked_torch_build(os.path.join(work, pins))
-    if torch:
+    target, pinned = os.path.join(work, "target"), os.path.join(work, pins)
+    torch = install_packages.locked_torch_build(pinned)
+    if torch and not install_packages.has_wheel(pinned, configuration, python_tag(target)):
         environment.setdefault("UV_TORCH_BACKEND", torch)
-    paths = ["--output-file", os.path.join(work, out), os.path.join(work, pins)]
+    paths = ["--output-file", os.path.join(work, out), pinned]
     options = ["--no-deps", "--format", "pylock.toml", *paths]
-    run_uv(uv, os.path.join(work, "target"), arch, environment, options)
+    run_uv(uv, target, arch, environment, options)
+
+
+def python_tag(target):
+    """Return the tag of the target's Python in names of wheels, such as ``cp312``."""
+    return "cp" + read(target, "python").replace(".", "")
 
 
 def run_uv(uv, target, arch, environment, options):
