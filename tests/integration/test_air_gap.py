@@ -90,7 +90,8 @@ class Target:
             for pattern in PROGRAMS[name]:
                 places += Path("/usr/bin").glob(pattern)
             places += [Path(each, name) for each in ("/etc", "/var/lib", "/usr/lib", "/usr/share")]
-        places += [Path("/usr/lib/git-core")] * ("git" in programs)
+        if "git" in programs:
+            places += [Path("/usr/lib/git-core"), Path("/usr/share/git-core")]
         found = [str(each) for each in places if each.exists()]
         given = f"PROGRAMS={' '.join(found)}", f"HOME={HOME}", f"PATH={processes.PATH}"
         self.enter = ["env", *given, *UNSHARE]
