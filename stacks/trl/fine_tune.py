@@ -21,10 +21,11 @@ import torch.distributed as dist
 import transformers
 from accelerate.utils import broadcast_object_list, is_peft_model
 from arguments import TrainingArguments, TranslationArguments, parse_arguments
+from callbacks import RecordMetrics, StopAtSignal, any_has
 from pairs import read_pairs
 from problem import InputError, check_model, first_line, is_local
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerState
-from translation import RecordMetrics, StopAtSignal, TranslationTrainer, any_has, with_prompts
+from translation import TranslationTrainer, with_prompts
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
 from training_run.directory_lock import lock_run  # noqa: E402

@@ -209,7 +209,7 @@ AGREE = """
 import threading
 from types import SimpleNamespace
 import torch.distributed as dist
-from translation import any_has
+from callbacks import any_has
 
 dist.init_process_group("gloo")
 stop = threading.Event()
