@@ -1,4 +1,4 @@
-"""What every training does besides TRL: record its metrics, and stop on a signal."""
+"""What each method does besides training: record metrics and method, and stop on a signal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer_callback import ExportableState
+from trl import GRPOConfig
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
 from training_run.metrics import MetricsFile, peak_flops  # noqa: E402
@@ -60,6 +62,23 @@ class StopAtSignal(TrainerCallback):
             control.should_save = control.should_evaluate = False
 
 
+class RecordMethod(TrainerCallback, ExportableState):
+    """Record the method in the state of each checkpoint, which only the same method may resume."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Return what the trainer writes to `trainer_state.json`."""
+        return {"args": {"method": self.method}, "attributes": {}}
+
+    @staticmethod
+    def read(state: TrainerState) -> str:
+        """Return the method of a checkpoint; without a record it is supervised fine-tuning."""
+        record = state.stateful_callbacks.get("RecordMethod")
+        return record["args"]["method"] if record else "sft"
+
+
 class RecordMetrics(TrainerCallback):
     """Write `metrics.jsonl`, in the form of all stacks: a line for each logged step.
 
@@ -84,6 +103,8 @@ class RecordMetrics(TrainerCallback):
         """Start the clock."""
         if state.is_world_process_zero:
             self.file = MetricsFile(self.directory)
+        if isinstance(args, GRPOConfig):  # its count goes on; the others' begins anew
+            self.tokens = state.num_input_tokens_seen
         self.step, self.since = state.global_step, time.perf_counter()
 
     def on_step_begin(
@@ -119,14 +140,16 @@ class RecordMetrics(TrainerCallback):
             self.line["validation_loss"] = logs["eval_loss"]
         if "loss" in logs:
             self.line = self._measured(args, state, logs)
-            self.step, self.tokens = state.global_step, logs["num_tokens"]
+            self.step, self.tokens = state.global_step, logs.get("num_tokens")
         self._pause(state)
 
     def _measured(
         self, args: TrainingArguments, state: TrainerState, logs: dict[str, float]
     ) -> dict[str, float | None]:
-        seconds = time.perf_counter() - self.since
-        speed = (logs["num_tokens"] - self.tokens) / seconds if self.tokens is not None else None
+        seconds, speed = time.perf_counter() - self.since, None
+        # GRPO counts none in a step that generates none.
+        if self.tokens is not None and "num_tokens" in logs:
+            speed = (logs["num_tokens"] - self.tokens) / seconds
         peak = peak_flops(torch.cuda.get_device_name()) if args.device.type == "cuda" else None
         is_known = speed and peak and self.weights
         return {
@@ -135,6 +158,9 @@ class RecordMetrics(TrainerCallback):
             "learning_rate": logs["learning_rate"],
             "tokens_per_s": speed,
             "seconds": seconds / (state.global_step - self.step),
+            "reward": logs.get("reward"),
+            "reward_margin": logs.get("rewards/margins"),
+            "reward_accuracy": logs.get("rewards/accuracies"),
             "mfu": 6 * self.weights * speed / (peak * args.world_size) if is_known else None,
         }
 
