@@ -17,7 +17,7 @@ from lib.configuration.stacks import Setting
 from lib.script.errors import LongshipError
 
 # ORGANISATION/NAME, but not a file with an extension.
-_REPO = r"[A-Za-z0-9][\w.-]*/(?![\w.-]*\.(?:json|ya?ml|jsonl|toml)$)[\w.-]+"
+_REPO = r"[A-Za-z0-9][\w.-]*/(?![\w.-]*\.(?:json|ya?ml|jsonl|py|toml)$)[\w.-]+"
 _WILDCARD = r"[*?\[]"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import os
 import sys
 from dataclasses import dataclass, field
@@ -9,13 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from problem import InputError, first_line
-from trl import SFTConfig, TrlParser
+from examples import check_method
+from problem import InputError, first_line, is_local
+from trl import DPOConfig, GRPOConfig, SFTConfig, TrlParser
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-USAGE = "fine_tune.py --model MODEL --train_dataset NAME:SPLIT [OPTION...]; --help shows them all"
+USAGE = (
+    "fine_tune.py [--method METHOD] --model MODEL --train_dataset NAME:SPLIT [OPTION...]; "
+    "--help shows those of the method"
+)
 
 
 def option(default: object, about: str, **more: object) -> object:
@@ -26,14 +32,24 @@ def option(default: object, about: str, **more: object) -> object:
 
 
 @dataclass
-class TranslationArguments:
-    """Options of the model, the data and the translation."""
+class ModelArguments:
+    """Options of the method, the model and the data."""
 
     model: str = field(metadata={"help": "directory of a model, or its name on the hub"})
     train_dataset: str = field(
         metadata={"help": "FILE.jsonl[:SPLIT], NAME:SPLIT or NAME:CONFIGURATION:SPLIT"}
     )
-    eval_dataset: str | None = option(None, "dataset to translate and score, in the same format")
+    eval_dataset: str | None = option(None, "dataset to evaluate with, in the same format")
+    method: str = option("sft", "sft (on translations), dpo (on preferences) or grpo (on rewards)")
+    rewards: str | None = option(
+        None, "Python file with reward functions for grpo, whose names begin with reward"
+    )
+
+
+@dataclass
+class TranslationArguments(ModelArguments):
+    """Options of supervised fine-tuning: the pairs of texts, and the translation."""
+
     train_source_field: str = option("source", "field with the source text; dotted if nested")
     train_target_field: str = option("target", "field with the translation")
     eval_source_field: str | None = option(
@@ -53,8 +69,8 @@ class TranslationArguments:
 
 
 @dataclass
-class TrainingArguments(SFTConfig):
-    """TRL's own options, with other defaults."""
+class RunArguments:
+    """Options of TRL's trainers that have other defaults, and that of the project in W&B."""
 
     run_name: str = option("fine-tuning", "name of the run's directory, and of the run in W&B")
     output_dir: str | None = option(
@@ -85,6 +101,28 @@ class TrainingArguments(SFTConfig):
         if not sys.stderr.isatty():
             self.disable_tqdm = True
         super().__post_init__()
+
+
+@dataclass
+class TrainingArguments(RunArguments, SFTConfig):
+    """Options of supervised fine-tuning."""
+
+
+@dataclass
+class PreferenceArguments(RunArguments, DPOConfig):
+    """Options of direct preference optimization."""
+
+
+@dataclass
+class RewardArguments(RunArguments, GRPOConfig):
+    """Options of group relative policy optimization."""
+
+
+METHODS = {
+    "sft": (TranslationArguments, TrainingArguments),
+    "dpo": (ModelArguments, PreferenceArguments),
+    "grpo": (ModelArguments, RewardArguments),
+}
 
 
 @dataclass
@@ -122,12 +160,22 @@ class LoraArguments:
         return LoraConfig(task_type="CAUSAL_LM", **{**default, **given})
 
 
+def find_method() -> str:
+    """Return the method on the command line, which decides what other options there are."""
+    parser = argparse.ArgumentParser(usage=USAGE, add_help=False, allow_abbrev=False)
+    parser.add_argument("--method", default="sft")
+    method = parser.parse_known_args()[0].method
+    check_method(method)
+    return method
+
+
 def parse_arguments(
     description: str,
-) -> tuple[TranslationArguments, TrainingArguments, LoraConfig | None]:
+) -> tuple[ModelArguments, RunArguments, LoraConfig | None]:
     """Read the command line."""
+    method = find_method()
     parser = TrlParser(
-        [TranslationArguments, TrainingArguments, LoraArguments],
+        [*METHODS[method], LoraArguments],
         usage=USAGE,
         description=description,
         allow_abbrev=False,
@@ -140,7 +188,29 @@ def parse_arguments(
     except (OSError, ValueError) as error:
         raise InputError(first_line(error), "see the options: fine_tune.py --help") from error
     if unknown:
-        parser.error(f"no such option: {unknown[0]}")
-    if "{source}" not in options.prompt:
+        parser.error(f"no such option with --method {method}: {unknown[0]}")
+    if options.method != method:
+        raise InputError("--config sets the method", f"give --method {options.method} instead")
+    if method == "sft" and "{source}" not in options.prompt:
         raise InputError("--prompt has no {source}", "write {source} in place of the source text")
+    if method == "grpo":
+        check_generation(training, bool(options.eval_dataset))
+    if is_local(options.model):
+        options.model = str(Path(options.model).expanduser())
     return options, training, peft_config
+
+
+def check_generation(training: RewardArguments, evaluates: bool) -> None:
+    """Report what TRL would find only once it generates."""
+    if training.use_vllm and not importlib.util.find_spec("vllm"):
+        raise InputError(
+            "--use_vllm requires the package vllm, which this environment does not have",
+            "leave it out to generate with transformers, or use an image that has vllm",
+        )
+    batch = training.per_device_eval_batch_size * training.world_size
+    group = training.num_generations_eval or training.num_generations
+    if evaluates and batch % group:
+        raise InputError(
+            f"a batch of the evaluation, {batch}, is not a multiple of {group} generations",
+            "change --per_device_eval_batch_size or --num_generations_eval",
+        )

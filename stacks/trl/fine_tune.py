@@ -1,4 +1,4 @@
-"""Fine-tune a language model on pairs of texts, and score how it translates.
+"""Train a language model: on translations (SFT), on preferences (DPO) or on rewards (GRPO).
 
 One directory, --output_dir, contains everything of a run: checkpoints, the final model, its scores
 and its translations. The same command resumes from the newest checkpoint. On SIGUSR1 or SIGTERM,
@@ -20,11 +20,11 @@ import datasets
 import torch.distributed as dist
 import transformers
 from accelerate.utils import broadcast_object_list, is_peft_model
-from arguments import TrainingArguments, TranslationArguments, parse_arguments
-from pairs import read_pairs
-from problem import InputError, check_model, first_line, is_local
+from arguments import RunArguments, parse_arguments
+from callbacks import RecordMethod, RecordMetrics, StopAtSignal, any_has
+from problem import InputError, check_model, first_line
+from trainers import make_trainer, read_data
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerState
-from translation import RecordMetrics, StopAtSignal, TranslationTrainer, any_has, with_prompts
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
 from training_run.directory_lock import lock_run  # noqa: E402
@@ -37,7 +37,7 @@ LAST = "training_args.bin"  # the last file that the trainer writes of a model
 
 
 def load_model(
-    name: str, training: TrainingArguments
+    name: str, training: RunArguments
 ) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
     """Load a model with its tokenizer.
 
@@ -47,19 +47,17 @@ def load_model(
         If the model does not exist or is not a language model.
     """
     check_model(name)
-    path = str(Path(name).expanduser()) if is_local(name) else name
     # TRL's own loader does not tell a missing model from other errors. As in TRL, the weights are
     # float32 unless --model_init_kwargs changes that; autocast computes in bfloat16.
     load_options = {"dtype": "float32", **(training.model_init_kwargs or {})}
-    training.model_init_kwargs = None
     load_options.setdefault("trust_remote_code", training.trust_remote_code)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            path,
+            name,
             revision=load_options.get("revision", "main"),
             trust_remote_code=load_options["trust_remote_code"],
         )
-        model = AutoModelForCausalLM.from_pretrained(path, **load_options)
+        model = AutoModelForCausalLM.from_pretrained(name, **load_options)
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot load the model {name}: {first_line(error)}",
@@ -83,7 +81,7 @@ def newest_checkpoint(directory: Path) -> tuple[str, int]:
     return "", 0
 
 
-def find_checkpoint(training: TrainingArguments) -> tuple[str, int]:
+def find_checkpoint(training: RunArguments) -> tuple[str, int]:
     """Return the checkpoint to resume from and its step, or "" and 0 to start from the model.
 
     The first rank decides, because nodes can see different states of a parallel file system.
@@ -102,8 +100,12 @@ def find_checkpoint(training: TrainingArguments) -> tuple[str, int]:
     return found[0]
 
 
-def check_rank(checkpoint: str, peft_config: LoraConfig | None) -> None:
-    """Refuse a checkpoint with other adapters than those of this run."""
+def check_checkpoint(checkpoint: str, method: str, peft_config: LoraConfig | None) -> None:
+    """Refuse a checkpoint of another method, or with other adapters than those of this run."""
+    saved = RecordMethod.read(TrainerState.load_from_json(str(Path(checkpoint) / STATE)))
+    if saved != method:
+        message = f"{checkpoint} was written by the method {saved}, but this run has {method}"
+        raise InputError(message, "give another --run_name; --model can be the model of that run")
     file = Path(checkpoint) / "adapter_config.json"
     saved = json.loads(file.read_text(encoding="utf-8"))["r"] if file.is_file() else None
     given = peft_config.r if peft_config else None
@@ -111,25 +113,6 @@ def check_rank(checkpoint: str, peft_config: LoraConfig | None) -> None:
         saved, given = (f"LoRA of rank {each}" if each else "no LoRA" for each in (saved, given))
         message = f"{checkpoint} was written with {saved}, but this run has {given}"
         raise InputError(message, "give the same options, or another --run_name")
-
-
-def read_data(
-    options: TranslationArguments,
-    training: TrainingArguments,
-    tokenizer: transformers.PreTrainedTokenizerBase,
-) -> tuple[datasets.Dataset, datasets.Dataset | None]:
-    """Read the training and the evaluation data, the first rank before the others."""
-    is_chat = bool(tokenizer.chat_template or training.chat_template_path)
-    source, target = options.train_source_field, options.train_target_field
-    with training.main_process_first(local=False):
-        pairs = read_pairs(options.train_dataset, source, target)
-        train = with_prompts(pairs, options.prompt, is_chat)
-        if not options.eval_dataset:
-            return train, None
-        source = options.eval_source_field or source
-        target = options.eval_target_field or target
-        pairs = read_pairs(options.eval_dataset, source, target)
-        return train, with_prompts(pairs, options.prompt, is_chat)
 
 
 def fine_tune(stop: threading.Event) -> None:
@@ -151,36 +134,23 @@ def fine_tune(stop: threading.Event) -> None:
     # The trainer would take one more step.
     is_trained = 0 < training.max_steps <= step
     if checkpoint:
-        check_rank(checkpoint, peft_config)
+        check_checkpoint(checkpoint, options.method, peft_config)
     is_whole = is_trained and not peft_config
     model, tokenizer = load_model(checkpoint if is_whole else options.model, training)
-    if is_trained and peft_config:
-        from peft import PeftModel
-
-        model, peft_config = PeftModel.from_pretrained(model, checkpoint), None
-    train_pairs, eval_pairs = read_data(options, training, tokenizer)
-    if (training.do_eval or training.eval_on_start) and eval_pairs is None:
+    model.config.name_or_path = options.model  # where TRL loads the reference model
+    data = read_data(options, training, tokenizer)
+    has_evaluation = data[1] is not None
+    if (training.do_eval or training.eval_on_start) and not has_evaluation:
         message = "cannot evaluate without a dataset"
         raise InputError(message, "give --eval_dataset, or leave out the evaluation's options")
-    weights = 0 if peft_config else model.num_parameters(exclude_embeddings=True)
+    # The other methods' FLOPs are not those of a pass over each token.
+    is_counted = options.method == "sft" and not peft_config
+    weights = model.num_parameters(exclude_embeddings=True) if is_counted else 0
+    record = RecordMetrics(Path(training.output_dir), weights)
+    callbacks = [StopAtSignal(stop), RecordMethod(options.method), record]
+    more = {"peft_config": peft_config, "callbacks": callbacks}
     try:
-        trainer = TranslationTrainer(
-            model,
-            training,
-            train_dataset=train_pairs,
-            eval_pairs=eval_pairs,
-            processing_class=tokenizer,
-            peft_config=peft_config,
-            callbacks=[StopAtSignal(stop), RecordMetrics(Path(training.output_dir), weights)],
-            generation={
-                "do_sample": False,
-                "num_beams": options.num_beams,
-                "max_new_tokens": options.max_new_tokens,
-                "pad_token_id": tokenizer.pad_token_id,
-            },
-            bleu_tokenizer=options.bleu_tokenizer,
-            stop=stop,
-        )
+        trainer = make_trainer(options, model, tokenizer, training, data, stop, **more)
     except ValueError as error:  # incompatible options, or an unknown module of the model
         raise InputError(first_line(error), "see the options: fine_tune.py --help") from error
     if not is_first:
@@ -188,6 +158,8 @@ def fine_tune(stop: threading.Event) -> None:
     else:
         place = f"{training.world_size} x {training.device.type}"
         print(f"training from {checkpoint or 'the beginning'} on {place}", flush=True)
+    if is_trained and peft_config:
+        trainer.model.load_adapter(checkpoint, "default")
     if not is_trained:
         step = trainer.train(resume_from_checkpoint=checkpoint or None).global_step
     is_trained = is_trained or step >= trainer.state.max_steps
@@ -195,14 +167,14 @@ def fine_tune(stop: threading.Event) -> None:
         if is_first:
             Path(training.output_dir, LAST).unlink(missing_ok=True)
         trainer.save_model()
-    if is_trained and eval_pairs is not None and not any_has(stop, training):
+    if is_trained and has_evaluation and not any_has(stop, training):
         trainer.save_metrics("eval", trainer.evaluate())
     if is_first:
         summarize(trainer, step, is_trained)
         lock_run(Path(training.output_dir)).release()  # `end` leaves no time for it
 
 
-def summarize(trainer: TranslationTrainer, step: int, is_trained: bool) -> None:
+def summarize(trainer: transformers.Trainer, step: int, is_trained: bool) -> None:
     """Print how the run ended and where its results are."""
     training = trainer.args
     if is_trained:
@@ -242,7 +214,7 @@ def end(status: int) -> NoReturn:
 
 
 def main() -> None:
-    """Fine-tune; report errors that the user can fix in two lines, once per node."""
+    """Train; report errors that the user can fix in two lines, once per node."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: stop.set())

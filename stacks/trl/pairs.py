@@ -77,7 +77,7 @@ def read_pairs(text: str, source_field: str, target_field: str) -> Dataset:
     InputError
         If the dataset, its split or a field does not exist, or if it contains no pairs.
     """
-    dataset = _load(parse_source(text)).flatten()
+    dataset = load(parse_source(text)).flatten()
     for field in (source_field, target_field):
         if field not in dataset.column_names:
             fields = ", ".join(dataset.column_names)
@@ -97,7 +97,8 @@ def read_pairs(text: str, source_field: str, target_field: str) -> Dataset:
     return pairs
 
 
-def _load(source: Source) -> Dataset:
+def load(source: Source) -> Dataset:
+    """Read a dataset; `InputError` if it, its configuration or its split does not exist."""
     arguments = _load_arguments(source)
     try:
         splits: DatasetDict = load_dataset(**arguments)

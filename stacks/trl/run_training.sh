@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fine-tune on this node's GPUs, as one of NUM_NODES. Run inside the environment; the arguments go to
+# Train on this node's GPUs, as one of NUM_NODES. Run inside the environment; the arguments go to
 # fine_tune.py.
 set -euo pipefail
 

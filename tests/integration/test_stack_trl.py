@@ -165,6 +165,8 @@ def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp
     (tmp_path / "eval_results.json").unlink()
     shutil.copytree(tmp_path / "checkpoint-2", tmp_path / "checkpoint-3")
     (tmp_path / "checkpoint-3/trainer_state.json").write_text('{"cut off')
+    state = tmp_path / "checkpoint-2/trainer_state.json"  # one of before other methods were known
+    state.write_text(state.read_text().replace('"RecordMethod"', '"Other"'))
     again = trl(*command, env=ONE_THREAD)
     assert "finished after step 2" in again.stdout
     assert f"skipping an incomplete checkpoint: {tmp_path}/checkpoint-3" in again.stderr
@@ -209,7 +211,7 @@ AGREE = """
 import threading
 from types import SimpleNamespace
 import torch.distributed as dist
-from translation import any_has
+from callbacks import any_has
 
 dist.init_process_group("gloo")
 stop = threading.Event()
@@ -323,6 +325,200 @@ def test_lora_trains_adapters_and_resumes_them(trl, toy, root, tmp_path):
     assert hint == "hint: give the same options, or another --run_name"
 
 
+# It counts a letter that each row of the data names.
+REWARDS = """\
+def reward_letter(completions, letter, **kwargs):
+    texts = [each if isinstance(each, str) else each[0]["content"] for each in completions]
+    return [text.count(each) for text, each in zip(texts, letter)]
+"""
+METHODS = ["dpo", "grpo"]
+
+
+@pytest.fixture
+def method(trl, toy, root, tmp_path):
+    """Give a function that makes the command of a method other than fine-tuning."""
+
+    def make(name, script="fine_tune.py", data=toy / "preferences.jsonl"):
+        options = ["--method", name, "--train_dataset", data]
+        if name == "grpo":
+            (tmp_path / "rewards.py").write_text(REWARDS)
+            options += ["--rewards", tmp_path / "rewards.py", "--max_completion_length", "8"]
+        more = (*FAST, *LEARN, "--save_steps", "4", "--output_dir", tmp_path / "run")
+        return ["python", root / "stacks/trl" / script, "--model", toy / "model", *options, *more]
+
+    return make
+
+
+def recorded(folder, name):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line[name] for line in lines]
+
+
+def test_dpo_learns_to_prefer_and_is_scored_against_the_model_that_it_began_with(
+    method, trl, toy, tmp_path
+):
+    command = method("dpo")
+    evaluate = ("--eval_dataset", toy / "preferences.jsonl", "--max_steps", "20")
+    trl(*command, *evaluate, env=ONE_THREAD)
+    run = tmp_path / "run"
+    margins = recorded(run, "reward_margin")
+    assert (len(margins), margins[0]) == (20, 0) and margins[-1] > 1
+    assert recorded(run, "reward_accuracy")[-1] == 1
+    margin = scores(run)["eval_rewards/margins"]
+    assert margin > 1
+
+    (run / "eval_results.json").unlink()
+    assert "finished after step 20" in trl(*command, *evaluate, env=ONE_THREAD).stdout
+    assert scores(run)["eval_rewards/margins"] == pytest.approx(margin, rel=1e-4)
+
+    other = trl(*method("grpo"), "--max_steps", "30", env=ONE_THREAD, check=False)
+    error, hint = other.stderr.splitlines()[-2:]
+    was = f"{run}/checkpoint-20 was written by the method dpo"
+    assert error == f"error: {was}, but this run has grpo" and "another --run_name" in hint
+
+
+def test_grpo_raises_a_reward_that_counts_a_letter(method, trl, toy, root, tmp_path):
+    command = method("grpo", "run_training.sh")
+    command[0] = "bash"
+    evaluate = ("--eval_dataset", toy / "preferences.jsonl")
+    done = trl(*command, *evaluate, "--max_steps", "40", env=ONE_THREAD)
+    assert "25 examples to train with" in done.stdout
+    rewards = recorded(tmp_path / "run", "reward")
+    assert len(rewards) == 40
+    assert sum(rewards[-5:]) > 4 * sum(rewards[:5])
+    assert scores(tmp_path / "run")["eval_reward"] > 2 * rewards[0]
+    exported = trl("bash", root / "stacks/trl/export.sh", tmp_path / "run", env=ONE_THREAD)
+    assert exported.stdout.splitlines()[-1] == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_killed_and_resumed_run_equals_one_that_was_not(name, method, trl, tmp_path):
+    command = [*method(name), "--max_steps", "30"]
+    running = trl.start(*command, env=ONE_THREAD)
+    steps = 0
+    for line in running.stdout:
+        steps += "'loss'" in line
+        if steps == 6:
+            os.killpg(running.pid, signal.SIGKILL)
+            break
+    running.communicate(timeout=PATIENCE)
+    assert running.returncode == -signal.SIGKILL
+    resumed = trl(*command, env=ONE_THREAD).stdout
+    assert re.search(r"training from \S*/checkpoint-\d+ on 1 x cpu", resumed)
+    whole = tmp_path / "whole"
+    trl(*command, "--output_dir", whole, env=ONE_THREAD)
+    assert losses(tmp_path / "run", 30) == losses(whole, 30)
+    for file in ("model.safetensors", "checkpoint-30/model.safetensors"):
+        assert (tmp_path / "run" / file).read_bytes() == (whole / file).read_bytes()
+    column = "reward" if name == "grpo" else "reward_margin"
+    assert recorded(tmp_path / "run", column) == recorded(whole, column)
+
+
+# The prompt as one message; the answer of the model is the next one.
+TEMPLATE = """\
+{%- for message in messages %}{{- message.content }}
+{%- if message.role == 'assistant' %}{{- '</s>' }}{%- endif %}{%- endfor %}
+"""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_lora_trains_adapters_with_each_method_on_messages(name, method, trl, toy, root, tmp_path):
+    shutil.copytree(toy / "model", tmp_path / "model")
+    (tmp_path / "model/chat_template.jinja").write_text(TEMPLATE)
+    rows = [json.loads(line) for line in (toy / "preferences.jsonl").read_text().splitlines()]
+    roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
+    for row in rows:
+        row.update({key: [{"role": role, "content": row[key]}] for key, role in roles.items()})
+    data = tmp_path / "messages.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lora = ("--lora_r", "4", "--model", tmp_path / "model", "--eval_dataset", data)
+    command = [*method(name, data=data), *lora, "--max_steps", "8"]
+    done = trl(*command, env=ONE_THREAD).stdout
+    assert f"finished after step 8\nadapters  {tmp_path}/run\n" in done
+    if name == "dpo":  # the reference is the model without adapters
+        key = "eval_rewards/margins"
+        before = scores(tmp_path / "run")[key]
+        trl(*command, env=ONE_THREAD)
+        assert 0 < before == pytest.approx(scores(tmp_path / "run")[key], rel=1e-4)
+    exported = trl("bash", root / "stacks/trl/export.sh", tmp_path / "run", env=ONE_THREAD)
+    merged = tmp_path / "run/merged-model"
+    assert exported.stdout.splitlines()[-1] == str(merged)
+    compared = trl("python", "-c", COMPARE, tmp_path / "run", merged, env=ONE_THREAD).stdout
+    changed, difference = map(float, compared.split()[-2:])
+    assert changed > 1e-4 and difference < 1e-5
+
+
+RAISES = """\
+import os
+
+def reward_of_one(completions, **kwargs):
+    return [1 / (os.environ["RANK"] != "1") for _ in completions]
+"""
+
+
+def test_reward_that_raises_on_one_rank_ends_all_with_one_error(method, trl, toy, root, tmp_path):
+    python, *rest = method("grpo")
+    (tmp_path / "rewards.py").write_text(RAISES)
+    ranks = (python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--tee=3")
+    done = trl(*ranks, *rest, "--max_steps", "4", env=ONE_THREAD, check=False)
+    lines = [line for line in done.stderr.splitlines() if re.match(r"\[default\d\]:", line)]
+    told = [line for line in lines if "error: " in line or "hint: " in line]
+    place = f"{tmp_path}/rewards.py:4"
+    assert done.returncode == 1
+    assert told == [
+        f"[default0]:error: {place}: ZeroDivisionError: division by zero",
+        "[default0]:hint: correct the reward file, then run the same command again",
+    ]
+    assert not any("Traceback" in line for line in lines)
+
+
+REFUSE = """
+import json, sys, threading
+sys.path.insert(0, sys.argv[1])
+import fine_tune
+folder, cases, said = sys.argv[3], json.loads(sys.argv[2]), []
+for number, case in enumerate(cases):
+    sys.argv[1:] = [*case, "--output_dir", f"{folder}/{number}"]
+    try:
+        fine_tune.fine_tune(threading.Event())
+    except fine_tune.InputError as error:
+        said.append((str(error), error.hint))
+print(json.dumps(said))
+"""
+# Options besides those of a GRPO run that would train, the error, and a part of the hint.
+REFUSED = {
+    "--method ppo": ("unknown method: ppo", "sft, dpo, grpo"),
+    "--use_vllm": ("--use_vllm requires the package vllm", "with transformers"),
+    "--num_generations_eval 3": ("8, is not a multiple of 3 generations", "--per_device_eval"),
+    "--num_generations 3": ("must be divisible by num_generations (3)", "--help"),
+    "--rewards none.py": ("no Python file: none.py", "def reward_length"),
+    "--rewards {tmp}/short.py": (
+        "{tmp}/short.py:1: ValueError: reward_short returned 1 rewards for 8 completions",
+        "correct the reward file",
+    ),
+    "--per_device_train_batch_size 64 --num_generations 2": (
+        "a step needs 32 prompts, but the training data have 25",
+        "more prompts",
+    ),
+    "--train_dataset {tmp}/messages.jsonl": ("model has no chat template", "answers as texts"),
+}
+
+
+def test_grpo_that_cannot_train_is_told_in_two_lines(method, trl, toy, root, tmp_path):
+    (tmp_path / "short.py").write_text("def reward_short(**columns):\n    return [1]\n")
+    message = {"prompt": [{"role": "user", "content": "one"}]}
+    (tmp_path / "messages.jsonl").write_text(json.dumps(message) + "\n")
+    options = [*map(str, method("grpo")[2:]), "--eval_dataset", f"{toy}/preferences.jsonl"]
+    given = [each.replace("{tmp}", str(tmp_path)).split() for each in REFUSED]
+    cases = json.dumps([[*options, "--max_steps", "1", *each] for each in given])
+    done = trl("python", "-c", REFUSE, root / "stacks/trl", cases, tmp_path, env=ONE_THREAD)
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert len(said) == len(REFUSED)
+    for (error, hint), (message, advice) in zip(said, REFUSED.values()):
+        assert message in error.replace(str(tmp_path), "{tmp}") and advice in hint
+        assert "\n" not in error + hint
+
+
 SEVERAL = """\
 ---
 configs:
@@ -331,6 +527,55 @@ configs:
 ---
 """
 WRONG = {
+    "no method": (["--method", "ppo"], "unknown method: ppo", "use one of: sft, dpo, grpo"),
+    "no answer": (
+        ["--method", "dpo", "--train_dataset", "{toy}/wanting.jsonl"],
+        '{toy}/wanting.jsonl, line 3: no "rejected"',
+        "dpo needs prompt, chosen, rejected",
+    ),
+    "no answer in a part": (
+        ["--method", "dpo", "--train_dataset", "{toy}/wanting.jsonl:train[1:]"],
+        'wanting.jsonl:train[1:], row 1: no "rejected"',
+        "dpo needs prompt, chosen, rejected",
+    ),
+    "no prompts": (
+        ["--method", "grpo", "--rewards", "{toy}/rewards.py"],
+        '{toy}/pairs.jsonl, line 1: no "prompt"',
+        "grpo needs prompt",
+    ),
+    "no text as prompt": (
+        [
+            "--method",
+            "grpo",
+            "--rewards",
+            "{toy}/rewards.py",
+            "--train_dataset",
+            "{toy}/numbers.jsonl",
+        ],
+        "{toy}/numbers.jsonl: prompt must each be text, or each be messages",
+        "a list of",
+    ),
+    "no rewards": (["--method", "grpo"], "grpo needs a Python file", "--rewards FILE.py"),
+    "no file of rewards": (
+        ["--method", "grpo", "--rewards", "{toy}/none.py"],
+        "no Python file: {toy}/none.py",
+        "def reward_length",
+    ),
+    "no reward in the file": (
+        ["--method", "grpo", "--rewards", "{toy}/score.py"],
+        "{toy}/score.py has no function whose name begins with reward",
+        "def reward_length",
+    ),
+    "no Python in the file": (
+        ["--method", "grpo", "--rewards", "{toy}/syntax.py"],
+        "{toy}/syntax.py:2: SyntaxError: ",
+        "correct the reward file",
+    ),
+    "no import": (
+        ["--method", "grpo", "--rewards", "{toy}/ends.py"],
+        "{toy}/ends.py:3: SystemExit: 0",
+        "correct the reward file",
+    ),
     "no file": (["--train_dataset", "none.jsonl"], "file not found: none.jsonl", "JSON Lines"),
     "no split": (
         ["--train_dataset", "{toy}/pairs.jsonl:test"],
@@ -370,6 +615,13 @@ def test_input_that_is_wrong_is_told_in_two_lines_before_anything_starts(trl, to
     more = [{**pair, "number": 1, "nothing": ""} for pair in pairs]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in more))
     (tmp_path / "wrong.jsonl").write_text("{oops\n")
+    answers = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n\n{"prompt": "a", "chosen": "b"}\n'
+    (tmp_path / "wanting.jsonl").write_text(answers)
+    (tmp_path / "numbers.jsonl").write_text('{"prompt": 1}\n')
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    (tmp_path / "score.py").write_text("def score(): pass\nreward = 1\n")
+    (tmp_path / "syntax.py").write_text("\ndef reward(:\n")
+    (tmp_path / "ends.py").write_text("import sys\n\nsys.exit(0)\n")
     (tmp_path / "several").mkdir()
     (tmp_path / "several/README.md").write_text(SEVERAL)
     shutil.copy(toy / "pairs.jsonl", tmp_path / "several")

@@ -1,4 +1,4 @@
-"""Make a tiny language model with its tokenizer, and pairs of number words to train it with.
+"""Make a tiny language model with its tokenizer, and data of number words to train it with.
 
 Runs inside the environment of the stack trl. Usage: python toy_translation.py FOLDER
 """
@@ -15,7 +15,7 @@ SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 
 
 def main(folder):
-    """Write FOLDER/model and FOLDER/pairs.jsonl, whose fields are nested as in many datasets."""
+    """Write FOLDER/model, preferences.jsonl, and pairs.jsonl, whose fields are nested."""
     pairs = [
         # four words, as BLEU counts sequences of up to four
         {"en": f"{a} {b} {b} {a}", "no": f"{WORDS[a]} {WORDS[b]} {WORDS[b]} {WORDS[a]}"}
@@ -24,6 +24,13 @@ def main(folder):
     ]
     lines = (json.dumps({"translation": pair}) + "\n" for pair in pairs)
     (folder / "pairs.jsonl").write_text("".join(lines))
+    preferences = [
+        {"prompt": f"{a} =", "chosen": f" {WORDS[a]}", "rejected": f" {b}", "letter": "e"}
+        for a in WORDS
+        for b in WORDS
+    ]
+    lines = (json.dumps(each) + "\n" for each in preferences)
+    (folder / "preferences.jsonl").write_text("".join(lines))
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
