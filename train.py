@@ -443,6 +443,9 @@ def main() -> None:
     newest = process.on_rank_0(run.open)
     state, changes = load_checkpoint(newest, args) if newest else (None, [])
     step = state["step"] if state else 0
+    if step >= args.steps and process.rank == 0:
+        print(f"nothing to train: {newest} has step {step} of {args.steps}")
+        print("to train from the beginning, choose another --run-name", flush=True)
     if step < args.steps:
         if process.rank == 0:
             start = newest or "the beginning"

@@ -10,8 +10,11 @@ import pytest
 
 from lib import ROOT, VERSION
 from lib.doctor.report import Diagnosis
+from lib.images import list as images
 from lib.jobs import status, submit
 from lib.jobs.cost import Cost
+from lib.packages import list as overlays
+from lib.store.store import Version
 
 PAGE = Path(ROOT, "docs/how-to/json.md").read_text(encoding="utf-8")
 
@@ -49,6 +52,16 @@ def test_keys_of_doctor(capsysbinary):
     assert [*found["values"][0]] == more["values"]
 
 
+def test_keys_of_lists(tmp_path):
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions/a.sqsh").touch()
+    (tmp_path / "a.sqsh").symlink_to("versions/a.sqsh")
+    (row,) = overlays._rows(tmp_path / "a.sqsh")
+    assert {*row} == {*documented("build_overlay.py --list")[0]}
+    row = images._row(Path("a.sif"), Version(Path("a.sif"), 1, {}, active=False), "")
+    assert {*row} == {*documented("move_built_container_to_active.py --list")[0]}
+
+
 @pytest.mark.extras
 @pytest.mark.parametrize(
     ("command", "module"),
@@ -81,3 +94,4 @@ def test_keys_of_an_explanation(run, tmp_path, clean_environment):
     keys, more = documented("doctor.py explain LOG")
     assert {*found} == {*keys}
     assert {*found["findings"][0]} == {*more["findings"]} - {"problem", "follows"}
+    assert {*found["end"]} == {*more["end"]} - {"never", "node"}

@@ -21,7 +21,10 @@ from training_run import fail, unfinished
 
 HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the IDs, sequences, documents + 1
 TYPES = {4: np.int32, 8: np.uint16}
-MAKE_DATA = "run: python3 container_run.py python preprocess_data.py"
+MAKE_DATA = (
+    "correct --data; or make the default data: python3 container_run.py python preprocess_data.py, "
+    "or in a job: preprocess_data_*.sbatch of your site"
+)
 
 
 def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:

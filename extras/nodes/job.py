@@ -11,7 +11,7 @@ from lib.jobs.start import Start
 from lib.script.command import call
 
 OPTIONS = (
-    click.Option(["--all-nodes"], is_flag=True, help="Also use nodes that jobs found faulty."),
+    click.Option(["--use-faulty"], is_flag=True, help="Also use nodes that jobs found faulty."),
 )
 
 
@@ -21,13 +21,13 @@ def check(request: Request) -> Request:
     lines = [call("nodes_share", directories(paths)[0])] if paths.is_shared else []
     known, problems = faulty_nodes(paths, request.env.machine.name)
     lines += [call("warn_of", str(each), each.hint) for each in problems]
-    if request.asked.of(__name__).get("all_nodes"):
+    if request.asked.of(__name__).get("use_faulty"):
         known = []
     option = "exclude" if "/" in own else "nodelist"  # no name can be added to a file
     if known and ("/" in own or "nodelist" in request.options):
         lines.append(call("note", f"not excluded, because of --{option}: {described(known)}"))
     elif known:
-        hint = "to use all nodes: --all-nodes; to remove one: python3 doctor.py nodes --remove NODE"
+        hint = "to use all nodes: --use-faulty; to remove one: python3 doctor.py nodes --remove NODE"
         lines.append(call("print_messages", "excluded", described(known), "hint", hint))
         names = [*filter(None, [own]), *(each.node for each in known)]
         request = request._replace(added=(*request.added, Option("exclude", ",".join(names))))

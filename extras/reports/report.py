@@ -107,7 +107,7 @@ def hint_without_samples(runs: Iterable[Path]) -> str:
     configurations = (content_of(run / "configuration.json", follow=False) for run in runs)
     if any(re.search(rb'"usage": 0\b', each) for each in configurations):
         return "for the next runs: set jobs.usage = 30 in configuration.toml"
-    return "a job step ended within 2 seconds, or its nodes have no program that measures"
+    return "a job ended before its second sample, or its nodes have no program that measures"
 
 
 def _records(directories: tuple[Path, ...], problems: list[LongshipError]) -> Iterator[Path]:

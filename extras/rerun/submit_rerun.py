@@ -11,7 +11,7 @@ from lib.commands.submit import JobCommand, submission_options
 from lib.jobs.options import Option
 from lib.jobs.request import Asked
 from lib.jobs.runs import check_own, check_still_there, recorded_run
-from lib.jobs.submit import request_of, submit_lines
+from lib.jobs.submit import request_of, submit_lines, total_cost
 from lib.script.records import read_record
 from lib.script.render import render
 
@@ -37,6 +37,5 @@ def rerun(
     asked, options = asked._replace(options=invocation.options), [*options, *typed]
     env, again = invocation.environment("job"), str(directory)
     request = request_of(env, job, options, arguments or recorded, asked, again)
-    invocation.finish(
-        render(invocation.title("submit.py rerun"), submit_lines(request)), "submit.py"
-    )
+    script = render(invocation.title("submit.py rerun"), submit_lines(request))
+    invocation.finish(script, "submit.py", note=total_cost(request).words)

@@ -15,7 +15,7 @@ from lib.commands.verbs import WithVerbs
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option
 from lib.jobs.request import Asked, Request
-from lib.jobs.submit import request_of, submit_lines
+from lib.jobs.submit import request_of, submit_lines, total_cost
 from lib.runtimes.environment import Environment
 from lib.script.command import call
 from lib.script.errors import LongshipError
@@ -91,7 +91,7 @@ def scale(
         cost=first.cost._replace(words=_words(study, jobs)),
     )
     script = render(invocation.title(f"submit.py scale {job}"), submit_lines(first))
-    invocation.finish(script, "submit.py")
+    invocation.finish(script, "submit.py", note=total_cost(first).words)
 
 
 def _check(study: Study, read: JobFile, asked: Asked) -> None:
@@ -172,5 +172,5 @@ def _words(study: Study, jobs: list[Request]) -> str:
     """Describe the jobs of a study in one line."""
     counts = ", ".join(map(str, study.nodes))
     words = f"{study.name}: {len(jobs)} jobs on {counts} nodes, {study.steps} steps each"
-    unknown = next((each.cost.words for each in jobs if each.cost.amount is None), "")
+    unknown = next((each.cost.words for each in jobs if each.cost.is_unclear), "")
     return f"{words}; {unknown}" if unknown else words

@@ -85,14 +85,18 @@ class Invocation(NamedTuple):
         name: str,
         arguments: tuple[str, ...] = (),
         later: Callable[[], Iterable[tuple[str, str]]] = tuple,
+        note: str = "",
     ) -> None:
         """Print a script, or run it in place of this process.
 
-        A job will run the later ones, each given with where: they are only printed.
+        A job will run the later ones, each given with where: they are only printed. The note is
+        what the script says that a user wants to know before it is run.
         """
         if self.dry_run:
             from lib.commands.dry_run import print_scripts
 
+            if note:
+                print_messages(note=note)
             print_scripts(script, later())
         else:
             execute.become(script, name, arguments, self.environ)
@@ -176,8 +180,8 @@ def main(name: str) -> None:
     """Run an entry script; the one place where errors become messages and exit codes.
 
     0         done
-    1         error, with a hint; for `doctor.py`: at least one problem found
-    2         usage error: unknown option, mode or argument
+    1         error, with a hint; for the checks of `doctor.py`: at least one problem found
+    2         usage error: unknown option, mode or argument; for an option of sbatch: 1
     126       `container_run.py`: the command is a file that cannot be executed
     127       `container_run.py`: command not found inside the environment
     130       interrupted by Ctrl-C; building and installing also by SIGTERM or SIGHUP

@@ -18,7 +18,7 @@ from lib.jobs.job_files import JobFile, check_machine, read_job_file
 from lib.jobs.options import Option, is_option, split_typed
 from lib.jobs.preview import preview
 from lib.jobs.request import Asked
-from lib.jobs.submit import request_of, submit_lines
+from lib.jobs.submit import request_of, submit_lines, total_cost
 from lib.script.command import call
 from lib.script.hooks import hooks
 from lib.script.render import render
@@ -152,4 +152,5 @@ def submit(
     invocation, read = read_job(invocation, job)
     request = request_of(invocation.environment("job"), read, typed, arguments, asked)
     script = render(invocation.title(f"submit.py {job}"), submit_lines(request))
-    invocation.finish(script, _NAME, later=lambda: preview(request, invocation.title))
+    note = total_cost(request).words
+    invocation.finish(script, _NAME, later=lambda: preview(request, invocation.title), note=note)

@@ -11,7 +11,7 @@ from lib.configuration.paths import make_lines
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
-from lib.jobs.cost import cost_of, round_up, together
+from lib.jobs.cost import Cost, cost_of, round_up, together
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_variables, same_gpus
 from lib.jobs.request import Asked, Request
@@ -96,11 +96,16 @@ def _check_training(request: Request) -> None:
             training.check_parallel(request.trained_on.gpus, request.trained_on.nodes)
 
 
+def total_cost(first: Request) -> Cost:
+    """Return the cost of a job and of those that are submitted with it."""
+    return together([each.cost for each in (first, *first.then)])
+
+
 def submit_lines(first: Request) -> list[str]:
     """Return the lines that check a job, print its cost and submit it."""
     jobs = [first, *first.then]
     asked, settings, paths = first.asked, first.env.settings, first.env.paths
-    cost = together([each.cost for each in jobs])
+    cost = total_cost(first)
     above = settings.configuration.jobs.ask_above
     asks = above > 0 and (cost.is_unclear or (cost.amount or 0) > above)
     logs = [name for each in jobs for name in log_directories(each) if name != str(paths.runs)]

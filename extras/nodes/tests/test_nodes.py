@@ -167,7 +167,7 @@ def test_nodes_that_the_user_names_are_taken(words, option, submit, paths):
 
 def test_all_nodes_are_used_on_request(submit, paths):
     say(paths, "n1", "GPU broken")
-    lines = submit(all_nodes=True)
+    lines = submit(use_faulty=True)
     assert not any("n1" in each for each in lines)
 
 
