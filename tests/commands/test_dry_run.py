@@ -36,6 +36,17 @@ def test_printed_job_can_be_piped_into_bash(clone):
     assert (ended.stdout, ended.returncode) == ("submitted\n", 1)
 
 
+def test_price_is_told_next_to_the_script(clone):
+    job = clone.type("submit.py", JOB, "--nodes=2", "--dry-run")
+    assert job.stderr.endswith("note: train: 2 nodes for at most 01:00:00\n")
+
+
+@pytest.mark.extras("scale")
+def test_price_of_a_study_is_told_next_to_the_script(clone):
+    words = ["scale", JOB, "--nodes=1,2", "--batch=8", "--dry-run"]
+    assert ": 2 jobs on 1, 2 nodes, 50 steps each\n" in clone.type("submit.py", *words).stderr
+
+
 def test_job_that_starts_no_run_is_one_script(clone):
     job = clone.root / "local/own.sbatch"
     job.write_text("#!/bin/bash\n#SBATCH --job-name=own\ntrue\n")

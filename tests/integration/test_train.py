@@ -202,6 +202,9 @@ def test_finished_run_trains_no_more(train, finished):
     made = {file: file.stat().st_mtime_ns for file in files}
     output = train(folder, *FINITE).stdout
     assert {file: file.stat().st_mtime_ns for file in files} == made
+    nothing, hint, output = output.split("\n", 2)
+    assert nothing.startswith("nothing to train: ") and nothing.endswith(" has step 60 of 60")
+    assert hint == "to train from the beginning, choose another --run-name"
     assert output == first_output[first_output.index("finished ") :]
 
 
