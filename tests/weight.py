@@ -15,6 +15,7 @@ EXTRAS = {
     **{"overlay_speed": 280, "explain": 600, "restarts": 450, "frozen": 300},
     **{"rerun": 150, "usage": 250, "reports": 700, "interactive": 200, "sweep": 100},
     **{"evaluate": 90, "site_check": 450, "job_check": 300, "completion": 150, "": 5600},
+    **dict.fromkeys(("card", "estimate", "nodes", "scale", "throughput"), 250),  # beyond the sum
 }
 
 
