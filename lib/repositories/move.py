@@ -49,6 +49,7 @@ def move(repository: Repository, progress: Progress) -> None:
             raise_changed(repository)
         progress.moving = "files"
         repository.save(progress)
+    repository.remove_locks(progress, lock)
     head = repository.commit_of("HEAD")
     if head not in (repository.commit_of(before), progress.done["commit"]):
         raise LongshipError(

@@ -219,9 +219,9 @@ class Repository(Git):
             found += [os.path.join(directory, name) for name in files if name.endswith(".lock")]
         return found
 
-    def remove_locks(self, progress: Progress) -> None:
+    def remove_locks(self, progress: Progress, *kept: Path) -> None:
         """Remove what a git was killed with that this program had started."""
-        for lock in set(self._locks()) - set(progress.locks):
+        for lock in set(self._locks()) - {*progress.locks, *map(str, kept)}:
             if not _is_open(lock):
                 os.unlink(lock)
 

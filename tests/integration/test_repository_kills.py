@@ -164,6 +164,17 @@ def test_git_that_is_killed(count, changed, tmp_path):
         assert mine.state() == wanted, number
 
 
+def test_lock_of_a_git_that_was_killed_is_removed(changed, tmp_path):
+    work, mine = changed
+    gits = Gits(work, tmp_path, ': >"${FILE%/*}/.git/HEAD.lock"; exit 137')
+    assert gits.update("none").returncode == 0
+    wanted = mine.state()
+    done = gits.update("* update-ref -m longship: update HEAD *")
+    assert done.returncode == 1 and (mine.folder / ".git/HEAD.lock").exists(), done.said
+    work.update()
+    assert mine.state() == wanted and not (mine.folder / ".git/HEAD.lock").exists()
+
+
 # when everything is checked out, replayed, or about to be exchanged
 MOMENTS = ["* reset --quiet --hard *", "* worktree add *", "* cherry-pick *", "* update-ref -m *"]
 MOMENTS += ["* diff-files --name-only *", "* diff-tree -r *"]
