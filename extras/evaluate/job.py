@@ -8,6 +8,7 @@ import click
 
 from lib.commands.options import complete
 from lib.configuration.layers import load_settings
+from lib.configuration.paths import derive_paths
 from lib.configuration.sites import Machine
 from lib.configuration.tables import find_files
 from lib.jobs.checks import check_script
@@ -49,9 +50,8 @@ def _evaluation(request: Request, stack: str) -> Request:
     options = {**request.asked.options, "machine": env.machine.name, "stack": stack}
     settings = load_settings(env.paths.root, options, env.settings.environ)
     account = [each for each in request.typed if each.name == "account"]
-    evaluation = request_of(
-        env._replace(settings=settings), evaluation_file(env.paths.root, env.machine), account
-    )
+    env = env._replace(settings=settings, paths=derive_paths(settings))
+    evaluation = request_of(env, evaluation_file(env.paths.root, env.machine), account)
     return evaluation._replace(prefix="then_", send="evaluation_send")
 
 

@@ -59,11 +59,11 @@ def quickstart(root, tmp_path_factory):
 
 @whole
 def test_it_says_what_it_does_and_what_is_next(quickstart):
-    *_, first, _, second, third = quickstart.done.stdout.splitlines()
-    assert "Next steps:" in quickstart.done.stdout
-    assert "container_run.py python train.py" in first
-    assert "container_run.py" in second
-    assert "configuration.toml" in third
+    steps = quickstart.done.stdout.partition("\nNext steps:\n")[2].splitlines()
+    first, _, second, third, fourth = (each.split("  ")[1] for each in steps)
+    assert first == "python3 container_run.py python train.py --help"
+    named = [second, third, fourth]
+    assert named == ["python3 container_run.py", "configuration.toml", "docs/tutorial.md"]
     assert "Traceback" not in quickstart.done.stderr
 
 

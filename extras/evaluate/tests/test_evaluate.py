@@ -8,6 +8,7 @@ import pytest
 from support.requests import JOB, TRAIN
 
 from extras.evaluate.job import evaluation_file
+from lib.configuration.sites import own_arch
 from lib.script.command import call
 from lib.script.errors import LongshipError
 
@@ -40,6 +41,14 @@ def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation
     assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("104", 0o644)
     kept = (site.scratch / "runs").glob("configurations/*.json")
     assert {json.loads(each.read_text())["stack"] for each in kept} == {"pytorch", "score"}
+
+
+def test_packages_of_both_stacks_are_looked_for(submit, site, evaluation):
+    text = (site.root / "configuration.toml").read_text()
+    site.write("configuration.toml", text.replace('requirements = ""', 'requirements = "r.txt"'))
+    looked = [each for each in submit(then=evaluation) if each.startswith("venv_check ")]
+    venvs = [site.scratch / f"venv_{stack}_{own_arch()}" for stack in ("pytorch", "score")]
+    assert looked == [call("venv_check", each, "host") for each in venvs]
 
 
 def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evaluation):
