@@ -25,7 +25,7 @@ CALLED = re.compile(
     r"([a-z]+(?:_[a-z0-9]+)+)(?=[\s;)]|$)(?! ?[=<>*)])"
 )
 # Emitted scripts define these themselves.
-EMITTED = {"image_check_active", "inside_run", "pyxis_add_binds", "start_image"}
+EMITTED = {"card_inside", "image_check_active", "inside_run", "pyxis_add_binds", "start_image"}
 
 
 def test_every_function_that_is_called_is_defined():
