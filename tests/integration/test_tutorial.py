@@ -72,7 +72,7 @@ def test_each_command_of_the_tutorial(root, newcomer, base_tar, registry, tmp_pa
         for job in submitted:
             assert slurm.wait(job, timeout=400) == "COMPLETED", slurm.log(job)
 
-    scratch = tmp_path / "scratch/my-account/longship"
+    (scratch,) = tmp_path.glob("scratch/my-account/*/longship")
     first = jobs[1]
     (run,) = (scratch / "runs").glob(f"{first}-*/")
     record = json.loads((run / "record.json").read_text())
@@ -84,3 +84,4 @@ def test_each_command_of_the_tutorial(root, newcomer, base_tar, registry, tmp_pa
     assert list((scratch / "checkpoints/first").glob("*.png"))
     again = (scratch / "checkpoints/again/metrics.jsonl").read_text().splitlines()
     assert len(again) == 50
+    assert "<svg" in (scratch / "runs/scaling/study/scaling.html").read_text(encoding="utf-8")
