@@ -118,7 +118,10 @@ def main(seconds, has_children, rank, step):
     bind_to(rank)
     os.nice(19)
     os.umask(0o022)
-    time.sleep(2)
+    for _ in range(20):  # nothing is measured of a rank that ends at once, and Slurm waits for this
+        if not os.path.exists(f"/proc/{rank}"):
+            return
+        time.sleep(0.1)
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     path = os.path.join(os.environ["RUN_DIR"], "usage", node + ".csv")
     with suppress(FileExistsError):

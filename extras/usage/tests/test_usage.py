@@ -54,6 +54,13 @@ def node(tmp_path):
         each.communicate()
 
 
+def test_rank_that_ends_at_once_is_not_measured(node, tmp_path):
+    ranks, sampler = node(rank=0.5)
+    ranks.wait()
+    assert sampler.wait(timeout=PATIENCE) == 0
+    assert not (tmp_path / "usage").exists()
+
+
 def rows_of(tmp_path):
     file = tmp_path / "usage/n1.csv"
     lines = file.read_text().splitlines() if file.exists() else []
