@@ -10,7 +10,8 @@ declare -ga submitted_ids=()
 submission_begin() {
   slurm_check "$1"
   slurm_forget_job
-  if [[ $(type -P python3) != "$3" ]]; then check_python "$2"; fi
+  # hash starts no process
+  if ! hash python3 2>/dev/null || [[ ${BASH_CMDS[python3]} != "$3" ]]; then check_python "$2"; fi
   cd -- "$2" || exit
   unset "${!LONGSHIP_JOB_@}"
 }
