@@ -54,13 +54,22 @@ def listed(clone, run):
 
 
 def test_gpus_of_each_node_are_measured(measured, gpus):
-    job = write_job(measured, "measured", 'srun "$LAUNCHER" sleep 12')
-    number = measured.job(job, *GPUS, env=gpus)
+    step = 'srun "$LAUNCHER" sh -c \'until [ -e "$1/enough" ]; do sleep 0.2; done\' sh "$RUN_DIR"'
+    number = measured.job(write_job(measured, "measured", step), *GPUS, env=gpus)
     run = measured.run(number)
-    measured.wait_until(
-        number, lambda: len(list(measured.runs.glob(f"{number}-*/usage/*.csv"))) == 2
-    )
+
+    def seconds():
+        """Give the seconds that each GPU was measured for, by node and GPU."""
+        rows = [
+            (file.name, *line.split(","))
+            for file in measured.runs.glob(f"{number}-*/usage/*.csv")
+            for line in file.read_text().splitlines()[1:]
+        ]
+        return {(row[0], row[2]): int(row[7]) for row in rows}
+
+    measured.wait_until(number, lambda: len(seconds()) == 4 and min(seconds().values()) > 3)
     assert len(set(samplers_of(run))) == 2  # one on each node, not for each rank
+    (run.folder / "enough").touch()
     assert measured.slurm.wait(number) == "COMPLETED", measured.slurm.log(number)
     assert not samplers_of(run)
     for node in ("node1", "node2"):
@@ -69,10 +78,11 @@ def test_gpus_of_each_node_are_measured(measured, gpus):
         for row in rows:
             assert row[2:6] == ["nvidia-smi", "50", f"2000{row[1]}", "360"]
     record = run.record
-    assert float(record["gpu_hours"]) >= round(4 * 12 / 3600, 4)  # as the record rounds
+    assert float(record["gpu_hours"]) >= round(4 * 3 / 3600, 4)  # as the record rounds
     assert record["gpu_utilisation_percent"] == "50"
     assert 20001 <= int(record["gpu_peak_memory_mib"]) <= 20007
-    assert 4 * 360 * 3 < float(record["energy_kwh"]) * 3.6e6 < 4 * 360 * 60
+    joules = 360 * sum(seconds().values())
+    assert float(record["energy_kwh"]) == pytest.approx(joules / 3.6e6, abs=1e-4)
     assert "cost" not in record  # of local no price is known
     shown = listed(measured, run)
     assert shown["gpu_utilisation_percent"] == 50 and shown["gpu_hours"] > 0
