@@ -24,7 +24,7 @@ from lib.configuration.schema import entry_name
 from lib.configuration.sites import Machine
 from lib.configuration.tables import find_files
 from lib.configuration.training import Training
-from lib.jobs.runs import recorded_run, values_of
+from lib.jobs.runs import recorded_run, steps_of, values_of
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.command import Below, call, text_below, wrapped
@@ -95,7 +95,7 @@ def card_of(run: Path, settings: Settings, machine: Machine) -> tuple[str, int, 
     The settings are those with which the job began.
     """
     names = settings.stack.metrics
-    steps = list(_steps(run, names["files"]))
+    steps = list(steps_of(run, names["files"]))
     jobs = list(_jobs(run, [each["time"] for each in steps if "time" in each]))
     record = next(each for each in jobs if each["run"] == run.name)
     inputs = list(_inputs(run, settings))
@@ -149,17 +149,6 @@ def _code(value: Any) -> str:
 def _seconds(moment: str) -> int:
     """Return a time of a record in seconds since 1970."""
     return seconds_between("1970-01-01T00:00:00Z", moment)
-
-
-def _steps(run: Path, patterns: tuple[str, ...]) -> Iterator[dict[str, float]]:
-    """Yield the numbers of each step; nothing if the stack writes no JSON Lines."""
-    own = [each for each in patterns if each.endswith(".jsonl")]
-    files = [file for each in own for file in find_files(run / "outputs", each)]
-    for line in (line for file in files for line in content_of(file, 1 << 28).splitlines()):
-        with suppress(ValueError, RecursionError, AttributeError):
-            items = json.loads(line).items()
-            numbers = {name: each for name, each in items if isinstance(each, (int, float))}
-            yield {name: each for name, each in numbers.items() if math.isfinite(each)}
 
 
 def _metrics(steps: list[dict[str, float]], names: Mapping[str, Any]) -> Iterator[Row]:

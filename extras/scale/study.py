@@ -6,7 +6,6 @@ import glob
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -14,13 +13,11 @@ from typing import Any, NamedTuple
 from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
-from lib.jobs.runs import values_of
+from lib.jobs.runs import steps_of, values_of
 from lib.script.errors import LongshipError
 from lib.script.output import number
-from lib.script.records import content_of, read_file, readable_values
+from lib.script.records import read_file, readable_values
 from lib.script.trust import is_own
-
-_LARGEST = 1e30  # number that is a measurement
 
 
 class Study(NamedTuple):
@@ -109,32 +106,15 @@ def _trial(paths: Paths, study: Study, nodes: int, run: Path, record: dict[str, 
         why = record.get("failed") or f"exit code {code or 'unknown'}"
         return Trial(nodes, f"failed: {why}", run, record)
     metrics, outputs = load_stack(paths.root, study.stack).metrics, run / "outputs"
-    files = [path for each in metrics["files"] for path in find_files(outputs, each)]
-    speeds, mfus = [], []
-    for path in files:
-        for step, line in _lines(path):
-            if study.warm_up < step <= study.steps:
-                speeds += _numbers(line.get(metrics["speed"]))
-                mfus += _numbers(line.get("mfu"))
+    steps = steps_of(run, metrics["files"])
+    counted = [each for each in steps if study.warm_up < each.get("step", 0) <= study.steps]
+    speeds, mfus = (
+        [each[name] for each in counted if each.get(name, 0) > 0]
+        for name in (metrics["speed"], "mfu")
+    )
     if not speeds:
         return Trial(nodes, f"no {metrics['speed']} in {outputs}", run, record)
     return Trial(nodes, "completed", run, record, tuple(speeds), tuple(mfus))
-
-
-def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield step and values of each line that is whole."""
-    for line in content_of(file, 1 << 28).splitlines():
-        values: Any = None
-        with suppress(ValueError, RecursionError):
-            values = json.loads(line)
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
-            yield values["step"], values
-
-
-def _numbers(value: Any) -> list[float]:
-    """Return a measured value; nothing for any other, such as Infinity."""
-    is_measured = isinstance(value, (int, float)) and 0 < value < _LARGEST
-    return [float(value)] if is_measured else []
 
 
 def rows_of(trials: list[Trial], count: int) -> list[dict[str, Any]]:

@@ -13,15 +13,14 @@ from typing import Any
 
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
-from lib.jobs.runs import NAMED
+from lib.jobs.runs import NAMED, steps_of
 from lib.script.output import number
-from lib.script.records import content_of, open_file, readable_values, seconds_between
+from lib.script.records import content_of, readable_values, seconds_between
 from lib.script.trust import is_own
 
 _RUNS = 50  # of which the records are read
 _TAIL = 1 << 24  # bytes at the end of the metrics
 _STEPS = 10  # which a speed needs at least, after the warm-up
-_LARGEST = 1e30  # number that is a measurement
 _EPOCH = "1970-01-01T00:00:00Z"
 # What two runs of the same kind have in common, besides script, arguments and settings.
 _KIND = ("machine", "cluster", "stack", "nodes", "gpus", "spare_nodes", "values")
@@ -43,29 +42,12 @@ def speed_of(root: Path, run: Path, record: Mapping[str, str]) -> float | None:
     metrics = load_stack(root, record.get("stack", "")).metrics
     began = seconds_between(_EPOCH, record.get("started", ""))
     speeds: dict[float, float] = {}  # a step that is repeated after a failure counts once
-    for pattern in metrics["files"]:
-        for file in find_files(run / "outputs", pattern):
-            for line in _last_lines(file):
-                step, time, speed = (line.get(x) for x in ("step", "time", metrics["speed"]))
-                if _is_number(step) and _is_number(time) and _is_number(speed) and time >= began:
-                    speeds[step] = speed
+    for line in steps_of(run, metrics["files"], _TAIL):
+        step, time, speed = (line.get(each, 0) for each in ("step", "time", metrics["speed"]))
+        if step > 0 and speed > 0 and time >= began > 0:
+            speeds[step] = speed
     values = [speed for _, speed in sorted(speeds.items())][len(speeds) // 5 :]
     return median(values) if len(values) >= _STEPS else None
-
-
-def _last_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects at the end of a file of JSON Lines, but for incomplete lines."""
-    with open_file(file) as stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
-        for line in stream:
-            with suppress(ValueError, RecursionError):
-                found = json.loads(line)
-                if isinstance(found, dict):
-                    yield found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0 < value < _LARGEST
 
 
 def comparison(run: Path, record: Mapping[str, str], speed: float) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,11 +14,12 @@ from lib.configuration.tables import find_files
 from lib.script.errors import LongshipError
 from lib.script.execute import write_file
 from lib.script.hooks import hooks
-from lib.script.records import content_of, read_record
+from lib.script.records import content_of, open_file, read_record
 from lib.script.trust import check_trusted, is_own
 
 # What a record says of that which a launcher starts.
 NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
+_LARGEST = 1e30  # number that is a measurement
 # What a re-run reads of a run; programs write other files there, with the user's umask.
 _READ = (
     *("record.json", "launcher", "start.bash", "configuration.json", "slurm.txt", "arguments"),
@@ -49,6 +51,31 @@ def find_runs(paths: Paths, name: str) -> list[Path]:
     found = found or [each for each in recorded if each.name.partition("_")[0] == name]
     found = [each.resolve() for each in [*filter(is_own, found)] or found]
     return sorted(found, key=lambda run: (len(run.name), run.name))  # task 2 before task 10
+
+
+def steps_of(run: Path, patterns: Sequence[str], last: int = 1 << 28) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each step in a run's results, files of JSON Lines.
+
+    The last bytes of each file are read. What is cut off, and no measurement, such as Infinity, is
+    left out.
+    """
+    own = [each for each in patterns if each.endswith(".jsonl")]
+    for file in (each for pattern in own for each in find_files(run / "outputs", pattern)):
+        for line in _end_of(file, last).splitlines():
+            with suppress(ValueError, RecursionError, AttributeError):
+                yield {
+                    name: value
+                    for name, value in json.loads(line).items()
+                    if isinstance(value, (int, float)) and abs(value) < _LARGEST
+                }
+
+
+def _end_of(file: Path, last: int) -> bytes:
+    """Return the last bytes of a regular file, nothing if it cannot be read."""
+    with suppress(OSError), open_file(file) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - last))
+        return stream.read(last)
+    return b""
 
 
 def check_own(run: Path) -> None:

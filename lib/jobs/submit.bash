@@ -11,7 +11,7 @@ submission_begin() {
   slurm_check "$1"
   slurm_forget_job
   # hash starts no process
-  if ! hash python3 2>/dev/null || [[ ${BASH_CMDS[python3]} != "$3" ]]; then check_python "$2"; fi
+  if ! hash python3 2>/dev/null || [[ ${BASH_CMDS[python3]-} != "$3" ]]; then check_python "$2"; fi
   cd -- "$2" || exit
   unset "${!LONGSHIP_JOB_@}"
 }
