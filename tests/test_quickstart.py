@@ -70,8 +70,8 @@ def test_next_step_that_it_does_itself_is_not_named(value, said, run, clean_envi
 def test_number_of_compiled_files_is_shown(clean_environment, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    inside = f"inside() {{ printf 'Compiling %s\\n' {{1..250}}; cat {fifo}; return 1; }}"
-    lines = [inside, f"venv_compile {tmp_path} 1", "echo done"]
+    inside = f"inside() {{ printf 'Compiling %s\\n' {{1..250}}; cat {fifo}; }}"
+    lines = [inside, "longship_library=", f"venv_compile {tmp_path} 1 ''", "echo done"]
     command = ["bash", "-c", render("a test", lines)]
     with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
         terminal.expect("200 files")

@@ -99,6 +99,9 @@ class PackageKeys(NamedTuple):
         re.compile(r"3[.][0-9]+"),
     ] = ""
     overlay: Annotated[str, "name of the overlay; empty: a venv"] = ""
+    venv_requirements: Annotated[
+        str, "another requirements file, for a venv above the overlay; it is installed in seconds"
+    ] = ""
     compression: Annotated[str, "compression of the overlay", ("zstd", "xz", "lz4", "gzip")] = (
         "zstd"
     )

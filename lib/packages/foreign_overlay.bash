@@ -21,7 +21,8 @@ foreign_overlay_take() {
     overlay_add_base "$overlay_version.json"
   else
     step 1/1 "Checking $(readlink -f -- "$overlay_version")"
-    overlay_write_record '' "$overlay_taken_over" "$(date -u -r "$overlay_version" +%Y-%m-%dT%H:%M:%SZ)"
+    overlay_write_record '' "$overlay_taken_over" "$(date -u -r "$overlay_version" +%Y-%m-%dT%H:%M:%SZ)" \
+      "$(file_checksum "$overlay_version")"
   fi
   note "the overlay was not built by Longship and is used unchanged: $overlay_active"
   note 'to build it from the requirements instead, run: python3 build_overlay.py --force'

@@ -13,7 +13,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_name
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import seen_at
-from lib.script.command import call, export, facts, wrapped
+from lib.script.command import array, call, export, facts, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
 
@@ -40,12 +40,27 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
             overlay_target=seen_at(env.overlay, env.runtime) if env.overlay else "",
         ),
         *requirement_lines(env, offline=offline),
+        *_above_lines(env, offline=offline),
         wrapped(
             *("lock_run", paths.venv, "venv_install", paths.venv, env.overlay),
             *("force" if force else "", settings.configuration.packages.installer),
             paths.tools / "uv",
         ),
     ]
+
+
+def _above_lines(env: Environment, *, offline: bool) -> list[str]:
+    """Return the line that sets which packages a venv has above those of the overlay."""
+    file = env.settings.configuration.packages.venv_requirements
+    if not (file and env.overlay):
+        return []
+    if offline:
+        raise LongshipError(
+            "packages.venv_requirements cannot be installed without a network",
+            f"add the lines of {file} to {env.settings.configuration.packages.requirements}, and "
+            'set packages.venv_requirements = "" in configuration.toml',
+        )
+    return [array("requirements_above", ["-r", env.paths.root / file])]
 
 
 def update_lock_lines(env: Environment) -> list[str]:
@@ -74,12 +89,15 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     script = "build_overlay.py" if packages.overlay else "set_up.py"
     if offline:
         check_shared(paths, paths.offline / "pip")
+    # above an overlay: _above_lines
+    files = [packages.requirements, "" if packages.overlay else packages.venv_requirements]
+    words = [word for each in files if each for word in ("-r", paths.root / each)]
     return [
         facts(base=env.base, repositories_directory=paths.repositories),
         wrapped(
             *("requirements_begin", paths.root / stack.torch if stack.torch else ""),
             *(paths.offline / "pip" if offline else "", f"python3 {script} offline"),
-            *(["-r", paths.root / packages.requirements] if packages.requirements else []),
+            *words,
         ),
         *(_add_line(paths, each) for each in env.packages.installed),
         wrapped(

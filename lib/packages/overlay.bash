@@ -14,11 +14,13 @@
 #   active, work, image_record      the link, the directory of the build, the record of the image:
 #                                   overlay_begin
 #   compression, processors         of mksquashfs: overlay_begin; packing, more of its options
+#   bytecode                        directory of what earlier builds have compiled: overlay_begin
 #   packer                          its command: overlay_find_packer
 #   image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
 #   version                         file of the new version: overlay_name_version
 #   prefix, tree                    path of its packages for programs, and on this machine:
 #                                   overlay_name_version
+#   checksum                        of the new version: overlay_pack_version
 #   steps, values                   number of steps; names and values that extras add to the record
 #   method                          how the runtime mounts it, bind or overlay, "" if it is unpacked:
 #                                   overlay_can_mount
@@ -26,7 +28,7 @@
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
-declare -g overlay_format=5 # what is built changes with it, from the same inputs
+declare -g overlay_format=6 # what is built changes with it, from the same inputs
 
 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 declare -g overlay_time=315532800
@@ -49,16 +51,17 @@ overlay_check_arch() {
       "build it on a compute node: ${1:-python3 build_overlay.py in a job}"
 }
 
-# overlay_begin ACTIVE WORKS IMAGE_RECORD COMPRESSION PROCESSORS MEMORY: make an empty directory to
-# pack. The lock is held: its owner removes the directory at the end. WORKS is the path of such
-# directories without the user ID: in /tmp, another user could not write to it.
+# overlay_begin ACTIVE WORKS IMAGE_RECORD COMPRESSION PROCESSORS MEMORY BYTECODE: make an empty
+# directory to pack. The lock is held: its owner removes the directory at the end. WORKS is the path
+# of such directories without the user ID: in /tmp, another user could not write to it. BYTECODE is
+# the directory of what earlier builds have compiled.
 overlay_begin() {
   local name=${1##*/}
   overlay_active=$1 overlay_work=$2.$UID/${name%.sqsh} overlay_image_record=$3 \
-    overlay_compression=$4 overlay_processors=$5 overlay_packing=()
+    overlay_compression=$4 overlay_processors=$5 overlay_packing=() overlay_bytecode=$7
   if [[ $5 != 0 ]]; then overlay_packing+=(-processors "$5"); fi
   if [[ -n $6 ]]; then overlay_packing+=(-mem "$6"); fi
-  directory_make "${overlay_work%/*}"
+  directory_make "${overlay_work%/*}" "$overlay_bytecode"
   is_own "${overlay_work%/*}" || # in /tmp everybody can create a directory of this name
     fail "other users own the build directory, or can write to it: ${overlay_work%/*}" \
       "run: rm -r $(printf %q "${overlay_work%/*}"); or set packages.work_dir in configuration.toml to another directory"
@@ -98,7 +101,7 @@ overlay_build() {
     overlay_freeze "$uv_version"
     overlay_pack_version
     overlay_write_record "$overlay_image_id" "$inputs" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
-      packages "$(grep -c '^[^-].*==' "$overlay_work/pins.txt")" \
+      "$overlay_checksum" packages "$(grep -c '^[^-].*==' "$overlay_work/pins.txt")" \
       compression "$overlay_compression" ${overlay_values[@]+"${overlay_values[@]}"}
     overlay_date_record "$overlay_version.json"
   else
@@ -175,6 +178,9 @@ overlay_name_version() {
 
 # overlay_install: install the packages of pins.txt.
 overlay_install() {
+  local -a linked=()
+  # not where it is mounted: no link goes from one mount to another, such as that of uv's cache
+  if [[ $venv_installer == uv && $base != host ]]; then linked=(--prefix "$overlay_tree"); fi
   step "2/$overlay_steps" "Creating the venv for ${overlay_version##*/}"
   if [[ $base == host ]]; then
     rm -rf -- "$overlay_prefix"
@@ -184,7 +190,7 @@ overlay_install() {
   step "3/$overlay_steps" 'Installing the packages'
   if [[ -s $overlay_work/pins.txt ]]; then
     installer_run "$overlay_prefix" "$overlay_work/pins.txt" --no-deps --require-hashes \
-      -r "$overlay_work/pins.txt"
+      -r "$overlay_work/pins.txt" ${linked[@]+"${linked[@]}"}
   fi
   venv_check_packages "$overlay_prefix"
 }
@@ -201,7 +207,7 @@ overlay_freeze() {
   rm -f -- "$overlay_tree/.lock" # of uv
   overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
   find "$overlay_tree" -exec touch -h -d "@$overlay_time" {} +
-  venv_compile "$overlay_prefix" "$overlay_processors"
+  venv_compile "$overlay_prefix" "$overlay_processors" "$overlay_bytecode"
   overlay_run_hooks "${packages[0]}" ${overlay_after_compile[@]+"${overlay_after_compile[@]}"}
   # without hashes: online they are those of all files of a version, offline of the one used
   pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$overlay_work/pins.txt" | strip_passwords | LC_ALL=C sort)
@@ -234,6 +240,8 @@ overlay_pack_version() {
       fail "cannot start python from the new overlay $overlay_version" \
         "read $runtime's output above"
   fi
+  overlay_checksum=$(file_checksum "$overlay_version.partial") # while it is in memory
+  rm -rf -- "$overlay_work/root" & # it takes seconds, in which other things are done
   overlay_run_hooks "$overlay_version.partial" ${overlay_after_pack[@]+"${overlay_after_pack[@]}"}
   chmod 644 -- "$overlay_version.partial"
   file_publish "$overlay_version.partial" "$overlay_version"

@@ -6,16 +6,16 @@
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/overlay.bash"
 
-# overlay_write_record IMAGE INPUTS DATE [NAME VALUE]...: write the record that launches and lists
-# read; its requirements are in one line, without comments.
+# overlay_write_record IMAGE INPUTS DATE CHECKSUM [NAME VALUE]...: write the record that launches and
+# lists read; its requirements are in one line, without comments.
 overlay_write_record() {
   local requirements_line
   requirements_line=$(requirements_print | sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' ')
   record_write "$overlay_version.json" base "$base" image "$1" python "$overlay_python" \
     interpreter "$overlay_interpreter" \
-    mounted_by "${overlay_method:-unpacking}" wanted "$2" requirements "$requirements_line" "${@:4}" \
+    mounted_by "${overlay_method:-unpacking}" wanted "$2" requirements "$requirements_line" "${@:5}" \
     bytes "$(stat -L -c %s -- "$overlay_version")" \
-    modified "$(image_fingerprint "$overlay_version")" sha256 "$(file_checksum "$overlay_version")" \
+    modified "$(image_fingerprint "$overlay_version")" sha256 "$4" \
     date "$3" host "$(host_name)"
 }
 

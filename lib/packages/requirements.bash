@@ -14,6 +14,7 @@
 #   repositories  NAME..., the same as sources, and those with a requirements file or an install
 #                 script
 #   scripts       NAME SCRIPT..., the install scripts
+#   above         -r FILE, for the venv above an overlay alone
 #   torch         requirements file of PyTorch, for an image that has none; "" if PyTorch is not
 #                 needed
 #   wheelhouse    directory that is the only source of packages; "" for the package index
@@ -28,7 +29,7 @@ requirements_begin() {
   requirements_torch=$1 requirements_wheelhouse=$2 requirements_offline=$3
   requirements=("${@:4}")
   requirements_sources=() requirements_source_names=() requirements_copied=() \
-    requirements_repositories=() requirements_scripts=()
+    requirements_repositories=() requirements_scripts=() requirements_above=()
 }
 
 # requirements_add NAME SCRIPT [WORD...]: a repository; WORDs are the installer's arguments, SCRIPT
@@ -52,7 +53,7 @@ requirements_check() {
       fail "repository not found: $repositories_directory/$name" \
         "run: python3 set_up.py $(if [[ -n $requirements_wheelhouse ]]; then echo offline; else echo install; fi)"
   done
-  for word in ${requirements[@]+"${requirements[@]}"}; do
+  for word in ${requirements[@]+"${requirements[@]}"} ${requirements_above[@]+"${requirements_above[@]}"}; do
     if [[ $word == "$repositories_directory"/* ]]; then
       hint="set requirements in the repository's table of configuration.toml to a file of the repository"
     fi

@@ -60,7 +60,7 @@ venv_install() {
   venv_run_scripts
   venv_check_packages "$venv_new"
   step 3/4 'Byte-compiling the packages'
-  venv_compile "$venv_new" 0
+  venv_compile "$venv_new" 0 ''
   step 4/4 'Activating the venv'
   venv_activate "$inputs"
 }
@@ -72,7 +72,8 @@ venv_inputs() {
     printf '%s\n' "$base" "$venv_overlay" \
       "$(if [[ $base == /* ]]; then stat -c '%s %Y' -- "$base" 2>/dev/null; fi)"
     requirements_sums "$venv_installer" "$requirements_torch" \
-      ${requirements[@]+"${requirements[@]}"} ${lockfile:+"$lockfile"} \
+      ${requirements[@]+"${requirements[@]}"} \
+      ${requirements_above[@]+"${requirements_above[@]}"} ${lockfile:+"$lockfile"} \
       "$(sources_sum)" "$(sources_code_sum)" ${requirements_scripts[@]+"${requirements_scripts[@]}"}
   } | sha256sum | cut -d ' ' -f 1
 }
@@ -132,7 +133,7 @@ venv_check_packages() {
     present=$(inside python3 "$functions" layer_venv.print_packages) ||
       fail "cannot list the packages of $base" "$look"
   fi
-  for word in ${requirements[@]+"${requirements[@]}"}; do
+  for word in ${requirements[@]+"${requirements[@]}"} ${requirements_above[@]+"${requirements_above[@]}"}; do
     if [[ $word != -r ]]; then files+=("$word"); fi
   done
   output=$(inside "$1/bin/python" "$functions" layer_venv.check "$present" ${files[@]+"${files[@]}"}) || code=$?
@@ -153,10 +154,13 @@ venv_install_packages() {
     if ((${#requirements_sources[@]})); then
       installer_run "$venv_new" "$lockfile" --no-deps "${requirements_sources[@]}"
     fi
+    if ((${#requirements_above[@]})); then installer_run "$venv_new" '' "${requirements_above[@]}"; fi
     return
   fi
   if [[ -n $venv_overlay ]]; then
-    words=(${requirements_sources[@]+"${requirements_sources[@]}"}) # the overlay has everything else
+    # the overlay has everything else
+    words=(${requirements_sources[@]+"${requirements_sources[@]}"} \
+      ${requirements_above[@]+"${requirements_above[@]}"})
   elif [[ -n $1 ]]; then
     printf 'torch==%s\n' "$1" >"$venv_new/longship-constraints.txt"
     words+=(-c "$venv_new/longship-constraints.txt")
@@ -182,21 +186,16 @@ venv_run_scripts() {
   done
 }
 
-# venv_compile DIR PROCESSORS: byte-compile once, instead of in each rank of the first job; show
-# progress on a terminal. Packages can contain templates that are not Python: only an error of the
-# file system is an error.
+# venv_compile DIR PROCESSORS KEPT: byte-compile once, instead of in each rank of the first job; show
+# progress on a terminal. KEPT is the directory with the bytecode of earlier builds; '' for none.
 venv_compile() {
   local -i count=0
-  local line
-  while IFS= read -r line; do
-    if [[ $line == '*** '*': [Errno '* ]]; then
-      line=${line#*] }
-      fail_writing "$1" "cannot byte-compile the packages in $1: ${line%%: *}" \
-        'check the permissions of the directory'
-    fi
+  while read -r; do
     count+=1
     if [[ -t 2 ]] && ((count % 100 == 0)); then printf '\r\e[K      %d files' "$count" >&2; fi
-  done < <(inside "$1/bin/python" -m compileall -j "$2" "$1/lib" 2>&1)
+  done < <(inside "$1/bin/python" "$longship_library/packages/inside" compile_packages.compile_all \
+    "$1/lib" "$2" "$3")
+  wait "$!" || fail_writing "$1" "cannot byte-compile the packages in $1" "read Python's output above"
   if [[ -t 2 ]]; then printf '\r\e[K' >&2; fi
 }
 
@@ -234,7 +233,7 @@ venv_remove_old() {
 
 # installer_choose IMAGE_TORCH: set venv_installer, and venv_uv if that is the installer.
 installer_choose() {
-  if [[ -n $venv_overlay && -z $lockfile ]]; then
+  if [[ -n $venv_overlay ]] && { [[ -z $lockfile ]] || ((${#requirements_above[@]})); }; then
     venv_installer=pip # uv does not see what the overlay has, pip does
   elif [[ -n $1 && -z $lockfile ]]; then
     # it is the build for the image's GPUs; uv does not see the packages of an image, pip does

@@ -66,17 +66,21 @@ class Packages(NamedTuple):
     @property
     def wanted(self) -> bool:
         """Whether the configuration installs any package."""
-        return bool(self.settings.configuration.packages.requirements or self.installed)
+        keys = self.settings.configuration.packages
+        return bool(keys.requirements or keys.venv_requirements or self.installed)
 
     @property
     def venv(self) -> Path | None:
         """Path of the venv, or None if nothing is installed into one.
 
-        With an overlay it has only repositories: users edit those, and an overlay is read-only.
+        With an overlay it has only what changes often: an overlay is read-only, and takes long.
         """
         if not self.overlay_name:
             return self.paths.venv if self.wanted else None
-        in_venv = any(each.install != "requirements" or each.script for each in self.installed)
+        more = self.settings.configuration.packages.venv_requirements
+        in_venv = more or any(
+            each.install != "requirements" or each.script for each in self.installed
+        )
         return self.paths.venv if in_venv else None
 
     @property

@@ -304,7 +304,7 @@ bind_host_files() {
   if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then bind_add "$TMPDIR"; fi
 }
 
-# bind_pip_sources: bind pip's configuration and the directories that it searches.
+# bind_pip_sources: bind pip's configuration, and the directories and files that it names.
 bind_pip_sources() {
   local -
   set -f # values of pip's configuration are not patterns
@@ -320,7 +320,7 @@ bind_pip_sources() {
   for path in ${text//[=,]/ }; do
     path=${path#file://}
     path=${path%/simple} # the files of an index are next to it
-    if [[ $path == /* && -d $path ]]; then bind_add "$path" "$path" ro; fi
+    if [[ $path == /* && -e $path ]]; then bind_add "$path" "$path" ro; fi
   done
 }
 

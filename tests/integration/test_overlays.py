@@ -590,6 +590,37 @@ def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels
     assert "up to date" in clone.overlay(env=find).stderr
 
 
+def test_more_packages_lie_in_a_venv_above_it(fresh, wheels, tmp_path):
+    """They win over those of the overlay, which stays as it is."""
+    fresh.overlay()
+    before = fresh.versions()
+    found = shutil.copytree(wheels, tmp_path / "found")
+    write_wheel(found, "longship_more", "1.0")
+    write_wheel(found, "longship_tiny", "2.0")
+    (fresh.root / "requirements/more.txt").write_text("longship_more\nlongship_tiny==2.0\n")
+    key = 'venv_requirements = "requirements/more.txt"'
+    fresh.change('overlay = "myenv"', f'overlay = "myenv"\n{key}')
+    find = {"PIP_FIND_LINKS": found.as_uri()}
+    done = fresh.overlay(env=find)
+    assert "up to date" in done.stderr
+    assert done.stderr.endswith("next: python3 set_up.py install\n")
+    fresh.set_up("install", env=find)
+    show = "import longship_more as m, longship_tiny as t; print(m.__file__, t.__file__, t.VERSION"
+    done = fresh.container_run("python", "-c", f"{show}, sep='\\n')")
+    more, tiny, version = done.stdout.splitlines()
+    venv = os.path.realpath(next(fresh.scratch.glob("venv_*")))
+    assert more.startswith(f"{venv}/") and tiny.startswith(f"{venv}/") and version == "2.0"
+    assert fresh.versions() == before
+    (fresh.root / "requirements/more.txt").write_text("longship_more\n")
+    fresh.set_up("install", env=find)
+    assert fresh.container_run("longship_tiny").stdout == "1.0\n"
+    is_told(
+        fresh.set_up("offline", check=False),
+        "packages.venv_requirements cannot be installed without a network",
+        "add the lines of requirements/more.txt to requirements/",
+    )
+
+
 # --- without network
 
 

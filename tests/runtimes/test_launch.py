@@ -182,7 +182,7 @@ def test_certificates_in_use_are_shown(variable, bash, tmp_path, clean_environme
     assert host_files(bash, {variable: "relative.pem", **home}) == {}
 
 
-def test_folders_of_pips_configuration_are_shown(bash, tmp_path):
+def test_folders_and_files_of_pips_configuration_are_shown(bash, tmp_path):
     names = ["in file", "url", "listed", "variable", "index/simple", "unused"]
     folders = {name: tmp_path / "wheels" / name.replace(" ", "_") for name in names}
     for folder in folders.values():
@@ -193,12 +193,14 @@ def test_folders_of_pips_configuration_are_shown(bash, tmp_path):
         f"[global]\nfind-links = {folders['in file']} file://{folders['url']}\n"
         f"    {folders['listed']}\nindex-url = file://{folders['index/simple']}\n"
         "extra-index-url = https://example.org/*\n"
+        f"constraint = {tmp_path}/constraints.txt\n"
     )
+    (tmp_path / "constraints.txt").write_text("six<2\n")
     found = host_files(
         bash, {"HOME": tmp_path / "home", "PIP_FIND_LINKS": f"{folders['variable']} /none"}
     )
     expected = [folders[name] for name in ("in file", "url", "listed", "variable")]
-    expected.append(folders["index/simple"].parent)
+    expected += [folders["index/simple"].parent, tmp_path / "constraints.txt"]
     assert found == {str(folder): True for folder in expected}
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import ssl
 import sys
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -33,7 +34,8 @@ def install(wheelhouse, directory, installer, uv, torch, *options):
     """Become the installer, with the sources and the PyTorch build that fit this machine.
 
     The directory `wheelhouse` is the only source, unless it is "". The options name repositories
-    in `directory`. `torch` is a file, see `torch_build`.
+    in `directory`. `torch` is a file, see `torch_build`. With ``--prefix`` the files are packed and
+    then deleted, so they can be links to those of uv's cache.
     """
     configuration = begin(wheelhouse, directory)
     build = "" if wheelhouse else torch_build(torch, options, configuration)
@@ -41,12 +43,28 @@ def install(wheelhouse, directory, installer, uv, torch, *options):
         os.environ.update(uv_environment(configuration))
         if build:
             os.environ.setdefault("UV_TORCH_BACKEND", build)
+        if "--prefix" in options and can_link(options[options.index("--prefix") + 1]):
+            os.environ["UV_LINK_MODE"] = "hardlink"
         command = [uv, "pip", "install", "--python", sys.executable]
         os.execv(uv, [*command, *uv_options(configuration), *options])
     if build and not (build == "auto" and os.path.exists("/dev/nvidiactl")):
         options = ["--extra-index-url", TORCH_INDEX + build.replace("auto", "cpu"), *options]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
     os.execv(sys.executable, [*pip, *options])
+
+
+def can_link(directory):
+    """Return whether a file of uv's cache can have a second name in a directory."""
+    cache = os.environ.get("UV_CACHE_DIR", "")
+    try:
+        os.makedirs(cache, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=cache) as file:
+            link = os.path.join(directory, os.path.basename(file.name))
+            os.link(file.name, link)
+            os.unlink(link)
+    except OSError:  # another file system, or another mount of the same one
+        return False
+    return True
 
 
 def run_script(wheelhouse, directory, script):
