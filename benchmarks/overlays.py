@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,10 +125,10 @@ def results(
     """
     need("an overlay", ("apptainer", "mksquashfs", "strace"))
     write_configurations(folder, image, requirements)
-    built = build_table(folder)
+    built = build_tables(folder)
     cases = all_cases(folder)
     imported = replace(import_table(times(cases, rounds, code), code), note=version_note(cases))
-    return [built, imported, trace_table(cases, folder, code)]
+    return [*built, imported, trace_table(cases, folder, code)]
 
 
 def run(command: Sequence[str], environ: dict[str, str]) -> str:
@@ -148,18 +150,55 @@ def write_configurations(folder: Path, image: Path, packages: str) -> None:
 
 def script(folder: Path, kind: str, *words: str, bind: str = "") -> str:
     """Run one of Longship's scripts with KIND.toml; return its output."""
-    environ = {
+    environ = script_environ(folder, kind, bind)
+    return run([sys.executable, str(ROOT / words[0]), *words[1:]], environ).strip()
+
+
+def script_environ(folder: Path, kind: str, bind: str = "") -> dict[str, str]:
+    """Return the variables of a script."""
+    return {
         "LONGSHIP_MACHINE": "local",
         "LONGSHIP_CONFIGURATION": str(folder / f"{kind}.toml"),
         "APPTAINER_BIND": bind,
     }
-    return run([sys.executable, str(ROOT / words[0]), *words[1:]], environ).strip()
 
 
-def build_table(folder: Path) -> Table:
-    """Compare the times to build a file that can be mounted."""
+def build_steps(folder: Path, *options: str) -> dict[str, float]:
+    """Build the overlay; return the seconds of each step, by what the build says of it."""
+    command = [sys.executable, str(ROOT / "build_overlay.py"), *options]
+    environ = {**os.environ, **script_environ(folder, "overlay")}
+    steps, step, start = {}, "before the first step", time.perf_counter()
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        for line in chain(process.stderr, ["[0/0] end"]):
+            found = re.match(r"\[\d/\d\] (.+?)( for | with |$)", line)
+            if found:
+                steps[step], step, start = (
+                    time.perf_counter() - start,
+                    found[1],
+                    time.perf_counter(),
+                )
+            else:
+                sys.stderr.write(line)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return steps
+
+
+def step_table(builds: Sequence[tuple[str, dict[str, float]]]) -> Table:
+    """Say where the time of each build goes."""
+    names = dict.fromkeys(name for _, steps in builds for name in steps)
+    rows = [
+        (name, *(seconds(steps[name]) if name in steps else "" for _, steps in builds))
+        for name in names
+    ]
+    return Table(("step of a build", *(name for name, _ in builds)), rows)
+
+
+def build_tables(folder: Path) -> list[Table]:
+    """Compare the times to build a file that can be mounted, and split them."""
     installing, packing = build_by_recipe(folder)
     rows = [("venv, `pip install`, `mksquashfs -comp xz`", installing + packing, folder / PACKED)]
+    builds = []
     for name, more in (
         ("`build_overlay.py`, empty caches", ()),
         ("`build_overlay.py --force`, full caches", ("--force",)),
@@ -168,9 +207,9 @@ def build_table(folder: Path) -> Table:
         if "work_dir" in name:
             with open(folder / "overlay.toml", "a", encoding="utf-8") as file:
                 file.write('work_dir = "/dev/shm"\n')
-        start = time.perf_counter()
-        script(folder, "overlay", "build_overlay.py", *more)
-        rows.append((name, time.perf_counter() - start, overlay_file(folder)))
+        steps = build_steps(folder, *more)
+        builds.append((name, steps))
+        rows.append((name, sum(steps.values()), overlay_file(folder)))
     cells = [
         (name, seconds(taken), f"{rows[0][1] / taken:.1f}", megabytes(file.stat().st_size))
         for name, taken, file in rows
@@ -182,7 +221,8 @@ def build_table(folder: Path) -> Table:
     ]
     head = ("from nothing to a file to mount", "time", "times faster", "size")
     figures = {name: [taken] for name, taken, _ in rows}
-    return Table(head, cells, f"`mksquashfs` is {packing:.0f} s of the first.", compared, figures)
+    note = f"`mksquashfs` is {packing:.0f} s of the first."
+    return [Table(head, cells, note, compared, figures), step_table(builds)]
 
 
 def build_by_recipe(folder: Path) -> tuple[float, float]:

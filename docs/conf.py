@@ -21,6 +21,7 @@ include_patterns = [
     "stacks/*/README.md",
     "benchmarks/results/results.md",
     "benchmarks/results/launch.md",
+    "benchmarks/results/overlays.md",
     "benchmarks/results/gpu.md",
     "benchmarks/results/ranks.md",
 ]

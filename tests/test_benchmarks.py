@@ -312,7 +312,7 @@ def test_root_is_asked_for_the_mount_that_is_compared(benchmarks, tmp_path, caps
 
 @pytest.mark.parametrize("page", ["one_script", "parallel_file_systems", "squashfs"])
 def test_figures_of_the_explanations_are_those_of_the_run(page):
-    files = ("results", "ranks", "launch")
+    files = ("results", "ranks", "launch", "overlays")
     results = "\n".join(Path(ROOT, f"benchmarks/results/{each}.md").read_text() for each in files)
     text = Path(ROOT, f"docs/explanation/{page}.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|")]

@@ -45,8 +45,13 @@ PLAIN = {
     """,
     "in a venv, whose directory is closed": """
         lib/packages/venv.bash: venv_install_packages venv_activate
+        lib/packages/inside/compile_packages.py: restore
         lib/packages/inside/layer_venv.py: _name_packages layer
         extras/overlay_speed/inside/module_index.py: write
+    """,
+    "in scratch_dir/cache, which is closed, or where the user wants uv's cache": """
+        lib/packages/inside/compile_packages.py: keep
+        lib/packages/inside/install_packages.py: can_link
     """,
     "in project_dir, which is closed": """
         lib/repositories/clone.py: _clone_to _make_bundle

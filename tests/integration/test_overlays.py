@@ -115,15 +115,23 @@ def test_launcher_mounts_it_and_starts_no_process_of_its_own(with_overlay, tmp_p
 
 
 def test_two_builds_are_the_same_file(make_overlay_clone, wheels, tmp_path):
-    """In other folders, at another time, with other rights, caches and variables."""
+    """In other folders, at another time, with other rights, caches and variables.
+
+    Only in the first folder can the packages be links to uv's cache.
+    """
     found = []
     for number, umask in enumerate((0o022, 0o077)):
-        clone = make_overlay_clone(tmp_path / f"folder {number}")
+        more = f"work_dir = {toml(str(tmp_path / 'it is elsewhere'))}\n" if number else ""
+        clone = make_overlay_clone(tmp_path / f"folder {number}", more=more)
         command = ["sh", "-c", f'umask {umask:03o}; exec "$@"', "x"]
         env = {**clone.environment, **clone.find, "TZ": f"UTC+{number}", "SOURCE_DATE_EPOCH": "1"}
         processes.run([*command, *clone.command("build_overlay.py")], env=env, cwd=clone.root)
         found.append((clone.link().resolve().name, sha256(clone.link())))
         time.sleep(1.1)  # a file's time is in seconds
+        names = [
+            each.stat().st_nlink for each in (clone.scratch / "cache/uv").rglob("longship_tiny.py")
+        ]
+        assert names == [1]  # the links are deleted
     assert found[0] == found[1]
     for wheel in wheels.iterdir():
         os.utime(wheel)  # uv can write down when it saw a wheel
