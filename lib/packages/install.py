@@ -40,7 +40,7 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
             overlay_target=seen_at(env.overlay, env.runtime) if env.overlay else "",
         ),
         *requirement_lines(env, offline=offline),
-        *_above_lines(env, offline=offline),
+        *above_lines(env, offline=offline),
         wrapped(
             *("lock_run", paths.venv, "venv_install", paths.venv, env.overlay),
             *("force" if force else "", settings.configuration.packages.installer),
@@ -49,7 +49,7 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
     ]
 
 
-def _above_lines(env: Environment, *, offline: bool) -> list[str]:
+def above_lines(env: Environment, *, offline: bool) -> list[str]:
     """Return the line that sets which packages a venv has above those of the overlay."""
     file = env.settings.configuration.packages.venv_requirements
     if not (file and env.overlay):
@@ -89,7 +89,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     script = "build_overlay.py" if packages.overlay else "set_up.py"
     if offline:
         check_shared(paths, paths.offline / "pip")
-    # above an overlay: _above_lines
+    # above an overlay: above_lines
     files = [packages.requirements, "" if packages.overlay else packages.venv_requirements]
     words = [word for each in files if each for word in ("-r", paths.root / each)]
     return [

@@ -87,6 +87,8 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
     cloned = repository_lines(settings, here, "install")
     bundled = repositories.bundle_lines(here) if cloned and not overlay else []
     fetched = [] if overlay else assets.asset_download_lines(settings, here)
+    if not overlay:
+        install.above_lines(env, offline=True)  # refuses what `offline` would refuse
     wanted = env.packages.wanted or not (cloned or fetched)
     offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
     return [

@@ -320,7 +320,7 @@ bind_pip_sources() {
   for path in ${text//[=,]/ }; do
     path=${path#file://}
     path=${path%/simple} # the files of an index are next to it
-    if [[ $path == /* && -e $path ]]; then bind_add "$path" "$path" ro; fi
+    if [[ $path == /* && (-d $path || -f $path) ]]; then bind_add "$path" "$path" ro; fi
   done
 }
 

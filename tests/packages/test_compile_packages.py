@@ -44,8 +44,8 @@ def compile_all(root, tree, kept):
     It returns which modules it has compiled, and the content of all compiled files.
     """
 
-    def compile_all(directory=kept, processes=0):
-        for path in compiled_files(tree):
+    def compile_all(directory=kept, processes=0, new=True):
+        for path in compiled_files(tree) if new else ():
             path.unlink()
         inside = root / "lib/packages/inside"
         arguments = ("compile_packages.compile_all", tree / "lib", str(processes), directory)
@@ -107,6 +107,16 @@ def test_damaged_bytecode_is_not_used(damage, compile_all, kept):
     file.write_bytes(content if damage == "other" else content[:-1])
     assert compile_all() == (["two.py"], files)
     assert compile_all() == ([], files)
+
+
+def test_file_of_a_wheel_is_replaced_and_not_written_to(compile_all, tmp_path):
+    """It can be a link to the installer's cache."""
+    _, files = compile_all()
+    for number, path in enumerate(files):
+        path.write_text("a wheel's")
+        os.link(path, tmp_path / f"cached{number}")
+    assert compile_all(new=False) == ([], files)
+    assert {path.read_text() for path in tmp_path.glob("cached*")} == {"a wheel's"}
 
 
 def test_bytecode_that_nobody_has_used_is_deleted(compile_all, kept, tree):

@@ -200,6 +200,19 @@ def test_index_without_uv_is_told(bash):
     assert 'packages.installer = "pip"' in hint
 
 
+@pytest.mark.parametrize("lockfile", ["", "/a/lock"])
+def test_packages_above_an_overlay_are_installed_by_pip_and_not_locked(lockfile, bash):
+    """uv does not see what the overlay has."""
+    done = bash(
+        f"venv_overlay=/an/overlay venv_installer=uv venv_new=/v lockfile={lockfile}",
+        "requirements=(-r /r) requirements_torch= requirements_sources=()",
+        "requirements_above=(-r /above)",
+        "installer_choose ''; echo \"$venv_installer\"",
+        "installer_run() { printf '%s|' \"$@\"; }; venv_install_packages ''",
+    )
+    assert (done.returncode, done.stdout) == (0, "pip\n/v||-r|/above|")
+
+
 @pytest.mark.parametrize(
     ("version", "kept"), [("PINNED", True), ("PINNED (arm64)", True), ("0.9", False)]
 )

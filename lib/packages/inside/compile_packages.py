@@ -112,6 +112,8 @@ def restore(directory, file):
     for path, code in marshal.loads(content):
         path = os.path.join(directory, path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # one that a wheel brings can be a link to uv's cache
         with open(path, "wb") as compiled:
             compiled.write(code)
     os.utime(file)
