@@ -19,7 +19,7 @@ class Cost(NamedTuple):
     words: str  # the jobs and their cost, in one line
     amount: float | None = None  # None if no price is known
     unit: str = ""
-    is_unclear: bool = False  # because the size of the job is
+    is_unclear: bool = False  # the site has prices, but what this costs is not known
 
     @property
     def text(self) -> str:
@@ -69,10 +69,13 @@ def cost_of(settings: Settings, size: Size, chain: int) -> Cost:
         words += f" for at most {time_text(size.hours)}"
     if count > 1:
         words += f", {count} jobs"
+    if not machine.price and not any(each.price for each in machine.partitions.values()):
+        return Cost(words)
     price = hourly_cost(size, machine)
-    if price is None or size.hours is None or math.isinf(size.hours):
-        charges = machine.price or any(each.price for each in machine.partitions.values())
-        return Cost(words + "; cost unknown: the site file has no price" * bool(charges))
+    if price is None:
+        return Cost(f"{words}; cost unknown: the site file has no price", is_unclear=True)
+    if size.hours is None or math.isinf(size.hours):
+        return Cost(f"{words}; cost unknown: the job has no time limit", is_unclear=True)
     cost = Cost(words, price[0] * size.hours * count, price[1])
     return cost._replace(words=f"{words}; at most {cost.text}")
 

@@ -278,8 +278,13 @@ def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit
         (["-a1-45"], {"agreed": True}, "01:00:00, 45 jobs; at most 2,160.0 core-hours"),
         (
             ["-pfree"],
-            {},
+            {"agreed": True},
             "train: 1 node of free for at most 01:00:00; cost unknown: the site file has no price",
+        ),
+        (
+            ["--time=0"],
+            {"agreed": True},
+            "train: 1 node of gpu for at most UNLIMITED; cost unknown: the job has no time limit",
         ),
         (["-pfree", "--gpus=2"], {}, "at most 2.0 hours"),
         (["-pfree", "--gpus=1", "--time=15"], {}, "at most 0.3 hours"),
@@ -296,6 +301,8 @@ def test_it_asks_only_above_the_limit_and_when_nobody_agreed(submit):
     assert cost_of(submit("-N2", "-t63"))[1] == "100.8 core-hours"
     assert cost_of(submit(chain=3))[1] == "144.0 core-hours"
     assert len(cost_of(submit(chain=3, agreed=True))) == 1
+    for unknown in (["-pfree"], ["--time=0"], ["--tres-per-task=cpu:8"]):
+        assert cost_of(submit(*unknown))[1] == "an unknown amount"
 
 
 def test_script_that_starts_nothing_inside_is_told(submit, site):
