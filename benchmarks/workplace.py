@@ -62,6 +62,8 @@ class Workplace:
             "requirements": requirements,
             "overlay": overlay,
         }
+        # the first launch would make it, and do more than those after it
+        facts["scratch"].mkdir(0o700, exist_ok=True)
         written = {name: json.dumps(str(value)) for name, value in facts.items()}
         text = CONFIGURATION.format(**written)
         (self.folder / f"{kind}.toml").write_text(text, encoding="utf-8")
