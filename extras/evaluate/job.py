@@ -16,7 +16,9 @@ from lib.jobs.job_files import JobFile, read_job_file
 from lib.jobs.request import Request
 from lib.jobs.start import Start
 from lib.jobs.submit import request_of
+from lib.runtimes.choice import choose_runtime
 from lib.script.errors import LongshipError
+from lib.script.execute import succeeds
 
 OPTIONS = (
     click.Option(
@@ -50,7 +52,9 @@ def _evaluation(request: Request, stack: str) -> Request:
     options = {**request.asked.options, "machine": env.machine.name, "stack": stack}
     settings = load_settings(env.paths.root, options, env.settings.environ)
     account = [each for each in request.typed if each.name == "account"]
-    env = env._replace(settings=settings, paths=derive_paths(settings))
+    paths = derive_paths(settings)
+    runtime = choose_runtime(settings, paths, succeeds).runtime  # a stack can have its own
+    env = env._replace(settings=settings, paths=paths, runtime=runtime)
     evaluation = request_of(env, evaluation_file(env.paths.root, env.machine), account)
     return evaluation._replace(prefix="then_", send="evaluation_send")
 

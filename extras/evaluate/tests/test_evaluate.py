@@ -51,6 +51,18 @@ def test_packages_of_both_stacks_are_looked_for(submit, site, evaluation):
     assert looked == [call("venv_check", each, "host") for each in venvs]
 
 
+def test_evaluation_has_the_runtime_of_its_own_stack(submit, site, evaluation):
+    image = site.write("image.sif", "")
+    text = (site.root / "configuration.toml").read_text()
+    text = text.replace('requirements = ""', 'requirements = "r.txt"')
+    text += f'[stacks.score.container]\nruntime = "apptainer"\nimage = {json.dumps(str(image))}\n'
+    site.write("configuration.toml", text)
+    looked = [each for each in submit(then=evaluation) if each.startswith("venv_check ")]
+    bases = {"pytorch": "host", "score": image}
+    venvs = {stack: site.scratch / f"venv_{stack}_{own_arch()}" for stack in bases}
+    assert looked == [call("venv_check", venvs[each], bases[each]) for each in bases]
+
+
 def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evaluation):
     lines = submit("--nodes=2", then=evaluation)
     (note,) = [line for line in lines if line.startswith("note ")]
