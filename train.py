@@ -186,19 +186,26 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Map activations to activations, both (batch, length, width)."""
         x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin))
-        gate, up = self.gate_and_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        gate, up = split_linear(self.gate_and_up, self.mlp_norm(x), 2)
         return x + self.dropout(self.mlp_out(F.silu(gate) * up))
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Let every position attend to itself and earlier ones; x is (batch, length, width)."""
-        # Three products: the gradient of a single one would have to be joined from three.
         query, key, value = (
-            F.linear(x, weight).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for weight in self.query_key_value.weight.chunk(3)
+            each.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for each in split_linear(self.query_key_value, x, 3)
         )  # (batch, heads, length, head width) each
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.attention_out(mixed.transpose(1, 2).flatten(2))
+
+
+def split_linear(linear: nn.Linear, x: Tensor, parts: int) -> list[Tensor]:
+    """Return the output of a layer in equal parts of its features.
+
+    Each is a product of its own: the gradient of a single one would have to be joined from parts.
+    """
+    return [F.linear(x, weight) for weight in linear.weight.chunk(parts)]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

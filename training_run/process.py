@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,8 @@ class Process:
             local_rank = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
+        else:
+            keep_memory()
         if world_size > 1 and device_type == "cuda":
             dist.init_process_group("nccl", device_id=device)
         elif world_size > 1:
@@ -69,6 +73,20 @@ class Process:
             # module keeps alive: one that frees a tensor then aborts the process.
             sys.stdout.flush()
             os._exit(0)
+
+
+def keep_memory() -> None:
+    """Let glibc keep what a step frees, up to a gigabyte.
+
+    By default the kernel gets it back, and zeroes it again for the next step: a tenth of the time
+    of a small model on a CPU.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    with suppress(AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        # the second stops to adapt itself as soon as one is set; older versions take no larger one
+        mallopt(trim_threshold, 2**30)
+        mallopt(mmap_threshold, 2**25)
 
 
 class Stop:
