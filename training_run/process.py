@@ -78,14 +78,13 @@ class Process:
 def keep_memory() -> None:
     """Let glibc keep what a step frees, up to a gigabyte.
 
-    By default the kernel gets it back, and zeroes it again for the next step: a tenth of the time
-    of a small model on a CPU.
+    By default the kernel gets it back, and zeroes it again for the next step, page by page.
     """
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
     with suppress(AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-        # the second stops to adapt itself as soon as one is set; older versions take no larger one
         mallopt(trim_threshold, 2**30)
+        # no longer adapted once the other is set; this is the most that older versions take
         mallopt(mmap_threshold, 2**25)
 
 

@@ -19,7 +19,7 @@ class Cost(NamedTuple):
     words: str  # the jobs and their cost, in one line
     amount: float | None = None  # None if no price is known
     unit: str = ""
-    is_unclear: bool = False  # the site has prices, but what this costs is not known
+    is_unclear: bool = False  # it may cost anything, and jobs.ask_above asks
 
     @property
     def text(self) -> str:
@@ -75,7 +75,7 @@ def cost_of(settings: Settings, size: Size, chain: int) -> Cost:
     if price is None:
         return Cost(f"{words}; cost unknown: the site file has no price", is_unclear=True)
     if size.hours is None or math.isinf(size.hours):
-        return Cost(f"{words}; cost unknown: the job has no time limit", is_unclear=True)
+        return Cost(f"{words}; cost unknown: no time limit is known", is_unclear=True)
     cost = Cost(words, price[0] * size.hours * count, price[1])
     return cost._replace(words=f"{words}; at most {cost.text}")
 

@@ -576,3 +576,23 @@ for ranks in (1, 3, 8, 16, 512):
 def test_width_that_does_not_divide_is_an_error(train, tmp_path):
     result = train(tmp_path, *EXACT, "--width", "30", check=False)
     assert_error(result, "--width 30 is not --heads 2 times an even number", "--width")
+
+
+def test_memory_of_a_step_is_not_zeroed_again_for_the_next(inside, root):
+    code = """
+import resource
+import sys
+import torch
+from training_run.process import keep_memory
+if sys.argv[1] == "keep":
+    keep_memory()
+for step in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = [torch.ones(2**22) for _ in range(4)]  # 16 MB each
+    del held
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    kept, given_back = (
+        int(inside("python", "-c", code, each, cwd=root).stdout) for each in ("keep", "")
+    )
+    assert kept < 1000 < given_back  # pages of 4 kB

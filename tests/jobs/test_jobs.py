@@ -284,7 +284,7 @@ def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit
         (
             ["--time=0"],
             {"agreed": True},
-            "train: 1 node of gpu for at most UNLIMITED; cost unknown: the job has no time limit",
+            "train: 1 node of gpu for at most UNLIMITED; cost unknown: no time limit is known",
         ),
         (["-pfree", "--gpus=2"], {}, "at most 2.0 hours"),
         (["-pfree", "--gpus=1", "--time=15"], {}, "at most 0.3 hours"),
