@@ -8,20 +8,23 @@ or a pip that finds them, and 3 GB. Preprocessing: the same text, tokenizer and 
 as benchmarks/megatron_loop.py, and the same bytes. Training: the same sizes and data as
 benchmarks/plain_gpt.py. The speed is that of the median step by wall time, as recorded by train.py,
 without the time of recording. CPU time is that of the whole program, including its start and its
-checkpoints. Ranks: train.py by torchrun with gloo, one core each. All run alternately. On a machine
-with a GPU, training uses it and its MFU is reported; `gpu.py` measures more of a GPU.
+checkpoints. Without a GPU, both trainers run a second time beside busy loops, two for each core.
+Ranks: train.py by torchrun with gloo, one core each. All run alternately. On a machine with a GPU,
+training uses it and its MFU is reported; `gpu.py` measures more of a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import re
 import statistics
+import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,11 +67,10 @@ def main() -> None:
 def results(folder: Path, rounds: int, steps: int = 40, megabytes: int = 16) -> list[Table]:
     """Install, and measure all three in an empty directory."""
     bench = Bench(folder, megabytes)
-    return [
-        bench.preprocessing(rounds),
-        bench.training(rounds, steps),
-        bench.ranks(rounds, steps),
-    ]
+    tables = [bench.preprocessing(rounds), bench.training(rounds, steps)]
+    if not bench.gpu:
+        tables.append(bench.busy_training(rounds, steps // 2 + WARM_UP))
+    return [*tables, bench.ranks(rounds, steps)]
 
 
 class Bench:
@@ -133,15 +135,28 @@ class Bench:
 
     def training(self, rounds: int, steps: int) -> Table:
         """Compare train.py with the plain loop."""
+        taken = in_turn(self.trainers(steps), rounds)
+        where = self.gpu or "the CPU"
+        note = f"On {where}. What `train.py` writes down of a step is not in the step's time."
+        return speeds(taken, "training", f"{note} {self.utilisation(taken)}".strip())
+
+    def busy_training(self, rounds: int, steps: int) -> Table:
+        """Compare train.py with the plain loop beside programs that use every core."""
+        count = 2 * len(os.sched_getaffinity(0))
+        with busy_loops(count):
+            taken = in_turn(self.trainers(steps), rounds)
+        return speeds(
+            taken, f"training beside {count} busy loops", "Loops in bash, two for each core."
+        )
+
+    def trainers(self, steps: int) -> dict[str, Callable[[], float]]:
+        """Return the plain loop and train.py, with the same sizes."""
         sizes = self.sizes(steps)
 
         def other() -> float:
             return float(self.inside("benchmarks/plain_gpt.py", str(self.dataset), *sizes))
 
-        taken = in_turn({PLAIN: other, "`train.py`": lambda: self.train(sizes)}, rounds)
-        where = self.gpu or "the CPU"
-        note = f"On {where}. What `train.py` writes down of a step is not in the step's time."
-        return speeds(taken, "training", f"{note} {self.utilisation(taken)}".strip())
+        return {PLAIN: other, "`train.py`": lambda: self.train(sizes)}
 
     def ranks(self, rounds: int, steps: int) -> Table:
         """Compare one rank with several, each with its own core or GPU."""
@@ -187,6 +202,18 @@ class Bench:
         mfu = [line["mfu"] for line in self.metrics if "mfu" in line]
         share = f", {statistics.median(mfu):.0%} of the GPU's peak" if mfu else ""
         return f"A step takes {step * 1000:.0f} ms{share}."
+
+
+@contextlib.contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Run loops that use a core each, until the block ends."""
+    loops = [subprocess.Popen(["bash", "-c", "while :; do :; done"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def in_turn(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[Round]]:
