@@ -17,7 +17,7 @@ from support import directories
 ROOT = Path(__file__).resolve().parents[2]
 
 # What another Python can break: imports, --help, plans, TOML, argparse, processes, archives.
-# .ci/run repeats these tests with the oldest and the newest Python, a minute each.
+# .ci/run repeats these tests with the oldest and the newest Python.
 PYTHONS = {
     *("tests/script", "tests/configuration", "tests/commands/test_cli.py", "tests/test_golden.py"),
     *(
