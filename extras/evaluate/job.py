@@ -39,6 +39,11 @@ def check(request: Request) -> Request:
 
 def _evaluation(request: Request, stack: str) -> Request:
     env, job = request.env, request.job
+    if request.again:  # its configuration is that of the training's stack alone
+        raise LongshipError(
+            "--then cannot be used with a re-run",
+            f"run: python3 submit.py --stack {stack} SITE/JOB.sbatch --after JOB -- RUN/exported",
+        )
     if job.is_interactive:
         raise click.UsageError("--then requires the job script of a training")
     if job.script != "run_training.sh":

@@ -46,7 +46,9 @@ def check(request: Request) -> Request:
 def _freeze_lines(env: Environment, again: str) -> list[str]:
     """Return the lines that freeze the code, or take that of a run, or of the job that submits."""
     paths, store = env.paths, env.paths.runs / "code"
-    is_copy = paths.root.parts[-2:] == ("code", "longship") and paths.root.parents[2] == paths.runs
+    is_copy = paths.root.parts[-2:] == ("code", "longship") and _is_same(
+        paths.root.parents[2], paths.runs
+    )
     clone = env.settings.environ["LONGSHIP_CLONE"] if is_copy else paths.root
     run = again or (paths.root.parents[1] if is_copy else "")
     words = [word for pair in repositories_of(env).items() for word in pair]
@@ -62,8 +64,8 @@ def environment(env: Environment, run: Path) -> Environment:
 
     If the job starts again, its code gets its content again, and what it wrote next to it stays.
     """
-    staged = os.path.normpath(env.settings.environ.get("LONGSHIP_STAGED", ""))
-    if f"{staged}/code/longship" != ROOT:  # not begun by start/job.bash
+    staged = env.settings.environ.get("LONGSHIP_STAGED", "")
+    if not staged or not _is_same(f"{staged}/code/longship", ROOT):  # not begun by start/job.bash
         return env
     atexit.register(shutil.rmtree, staged, ignore_errors=True)
     archive = Path(env.settings.environ["LONGSHIP_FROZEN"])
@@ -82,6 +84,11 @@ def environment(env: Environment, run: Path) -> Environment:
     root = run / "code/longship"
     settings, paths = env.settings._replace(root=root), env.paths._replace(root=root)
     return _with_repositories(env._replace(settings=settings, paths=paths), run)
+
+
+def _is_same(one: str | Path, other: str | Path) -> bool:
+    """Whether two paths are one: a link can lead to either."""
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _with_repositories(env: Environment, run: Path) -> Environment:

@@ -27,9 +27,8 @@ def check(request: Request) -> Request:
     if known and ("/" in own or "nodelist" in request.options):
         lines.append(call("note", f"not excluded, because of --{option}: {described(known)}"))
     elif known:
-        hint = (
-            "to use all nodes: --use-faulty; to remove one: python3 doctor.py nodes --remove NODE"
-        )
+        remove = f"python3 doctor.py nodes --machine {request.env.machine.name} --remove NODE"
+        hint = f"to use all nodes: --use-faulty; to remove one: {remove}"
         lines.append(call("print_messages", "excluded", described(known), "hint", hint))
         names = [*filter(None, [own]), *(each.node for each in known)]
         request = request._replace(added=(*request.added, Option("exclude", ",".join(names))))

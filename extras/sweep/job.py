@@ -31,6 +31,11 @@ def check(request: Request) -> Request:
     if not tasks or not files:
         _check_differ(request, asked, tasks, files)
         return request
+    if request.again and any(map(os.path.isfile, files)):
+        raise LongshipError(
+            "a re-run has the values of its task already, and takes none from a file",
+            "submit them: python3 submit.py SITE/JOB.sbatch --array=... -- --option '@{FILE}'",
+        )
     # what a re-run repeats has been filled in
     lines = {} if request.again else {name: _read_lines(name, tasks[-1]) for name in files}
     filled = {task: _fill(request.arguments, lines, task) for task in tasks}

@@ -23,10 +23,15 @@ class Cost(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The amount with its unit."""
-        if self.amount is None:
-            return "an unknown amount"
+        """The amount, which is known, with its unit."""
         return f"{round_up(self.amount, 1):,.1f} {self.unit}"
+
+    @property
+    def asked(self) -> str:
+        """Why jobs.ask_above asks."""
+        if self.is_unclear:
+            return "the cost is not known, and jobs.ask_above is set"
+        return f"the cost of at most {self.text} is above jobs.ask_above"
 
 
 def round_up(amount: float, digits: int) -> float:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from lib.jobs.runs import NAMED, check_own, check_still_there
+from lib.jobs.runs import NAMED, check_own, check_still_there, image_state
 from lib.jobs.start import Start
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
@@ -85,9 +85,5 @@ def described(files: Mapping[str, str]) -> dict[str, str]:
     """Add the checksums that records have; of a site's image without one, size and time."""
     image, overlay = files["image"], files["overlay"]
     sums = [read_record(Path(f"{each}.json")).get("sha256", "") for each in (image, overlay)]
-    mark = ""
-    # to compute the checksum would take minutes; a missing image is reported by the launcher
-    if image.startswith("/") and not sums[0] and os.path.exists(image):
-        found = os.stat(image)
-        mark = f"{found.st_size} bytes, written at {found.st_mtime_ns / 1e9:.9f}"
-    return dict(zip(NAMED, (image, sums[0], mark, overlay, sums[1], files["venv"])))
+    state = "" if sums[0] else image_state(image)  # a checksum would take minutes
+    return dict(zip(NAMED, (image, sums[0], state, overlay, sums[1], files["venv"])))

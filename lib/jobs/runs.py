@@ -19,6 +19,7 @@ from lib.script.trust import check_trusted, is_own
 
 # What a record says of that which a launcher starts.
 NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
+_WITH_CURRENT = "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch"
 _LARGEST = 1e30  # number that is a measurement
 # What a re-run reads of a run; programs write other files there, with the user's umask.
 _READ = (
@@ -99,9 +100,20 @@ def check_still_there(run: Path) -> dict[str, str]:
         if path.startswith("/") and not os.path.exists(path):
             raise LongshipError(
                 f"the {name} of run {run.name} no longer exists: {path}",
-                "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch",
+                _WITH_CURRENT,
             )
+    if found["image_state"] not in ("", image_state(found["image"])):
+        message = f"the image of run {run.name} has changed since: {found['image']}"
+        raise LongshipError(message, _WITH_CURRENT)
     return found
+
+
+def image_state(image: str) -> str:
+    """Return size and time of an image's file; "" for one that is no file, or is missing."""
+    if not image.startswith("/") or not os.path.exists(image):
+        return ""
+    found = os.stat(image)
+    return f"{found.st_size} bytes, written at {found.st_mtime_ns / 1e9:.9f}"
 
 
 def values_of(run: Path, record: Mapping[str, str]) -> tuple[dict[str, str], list[LongshipError]]:

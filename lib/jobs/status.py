@@ -119,12 +119,13 @@ def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
             is_here = not cluster or found.get("cluster", "") in ("", cluster)
             if is_here and is_own(each.parent):
                 run, record = each.parent, found
-        before = earlier_seconds(record)
+        before, is_lost = earlier_seconds(record), False
         if run and state == "PENDING":
-            before = seconds_before(run, record)
+            before, is_lost = seconds_before(run, record), not record.get("ended")
         times = {"elapsed_seconds": seconds(elapsed), "limit_seconds": seconds(limit)}
         facts = {"id": job, "name": name, "state": state, "nodes": number(nodes), "reason": reason}
         cost = cost_of_run(record, (times["elapsed_seconds"] or 0) + before)
+        cost = None if is_lost else cost  # its node was lost: nobody wrote down when
         yield _row(run, record, **facts, **times, cost=cost), elapsed, limit
 
 

@@ -159,13 +159,12 @@ slurm_last_error() {
   printf '%s' "${reason:-no reason given}"
 }
 
-# cost_confirm TEXT: ask whether a job is submitted that can cost more than jobs.ask_above.
+# cost_confirm REASON: ask whether a job is submitted whose cost is, or may be, above jobs.ask_above.
 cost_confirm() {
   local answer
-  [[ -t 0 ]] || fail "the job may cost $1, above jobs.ask_above, and no terminal is attached to confirm it" \
-    'confirm in advance with --yes'
-  read -r -p 'The estimated cost is above jobs.ask_above. Submit the job? [y/N] ' answer || answer=
-  [[ $answer == [yY]* ]] || fail 'not submitted' 'request fewer nodes or less time'
+  [[ -t 0 ]] || fail "$1, and no terminal is attached to confirm it" 'confirm in advance with --yes'
+  read -r -p "${1^}. Submit the job? [y/N] " answer || answer=
+  [[ $answer == [yY]* ]] || fail 'not submitted' 'see the note above for the job and its cost'
 }
 
 # submission_send COUNT NUMBER ARGUMENT...: submit the job COUNT times, each to resume from the one
@@ -173,6 +172,7 @@ cost_confirm() {
 submission_send() {
   local -a after=()
   local -i number
+  trap 'submission_tell_sent; exit 130' INT
   for ((number = 0; number < $1; number++)); do
     submission_send_job "${@:3:$2}" "${after[@]}" "${@:3+$2}"
     after=("--dependency=afterany:${submitted_ids[-1]}")
@@ -180,14 +180,18 @@ submission_send() {
   done
 }
 
+# submission_tell_sent: name the jobs that were submitted before one that was not.
+submission_tell_sent() {
+  if ((${#submitted_ids[@]} == 0)); then return; fi
+  warn_of "not all jobs were submitted, only ${submitted_ids[*]}" \
+    "to cancel these jobs, run: scancel ${submitted_ids[*]}"
+}
+
 # submission_send_job ARGUMENT...: submit one job, and add it to submitted_ids.
 submission_send_job() {
   local id output
   output=$(command_exec sbatch --parsable "$@" 2>&1) || {
-    if ((${#submitted_ids[@]})); then
-      warn_of "not all jobs were submitted, only ${submitted_ids[*]}" \
-        "to cancel these jobs, run: scancel ${submitted_ids[*]}"
-    fi
+    submission_tell_sent
     fail "sbatch failed: $(slurm_last_error "$output")" \
       'change the sbatch options, or the #SBATCH directives of the job script'
   }

@@ -127,7 +127,7 @@ def submit_lines(first: Request) -> list[str]:
         *([call("submission_check_after", asked.after, paths.runs)] if asked.after else []),
         *(_test_line(each) for each in jobs),
         call("note", cost.words),
-        *([call("cost_confirm", cost.text)] if asks and not asked.agreed else []),
+        *([call("cost_confirm", cost.asked)] if asks and not asked.agreed else []),
         *first.code,
         *_start(jobs),
     ]

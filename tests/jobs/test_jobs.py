@@ -298,11 +298,13 @@ def test_cost_is_told(words, given, told, submit):
 
 def test_it_asks_only_above_the_limit_and_when_nobody_agreed(submit):
     assert len(cost_of(submit("-N2", "-t62:30"))) == 1  # 100 core-hours
-    assert cost_of(submit("-N2", "-t63"))[1] == "100.8 core-hours"
-    assert cost_of(submit(chain=3))[1] == "144.0 core-hours"
+    for amount, words in (("100.8", ["-N2", "-t63"]), ("144.0", ["-N3"])):
+        reason = f"the cost of at most {amount} core-hours is above jobs.ask_above"
+        assert cost_of(submit(*words))[1] == reason
     assert len(cost_of(submit(chain=3, agreed=True))) == 1
     for unknown in (["-pfree"], ["--time=0"], ["--tres-per-task=cpu:8"]):
-        assert cost_of(submit(*unknown))[1] == "an unknown amount"
+        reason = "the cost is not known, and jobs.ask_above is set"
+        assert cost_of(submit(*unknown))[1] == reason
 
 
 def test_script_that_starts_nothing_inside_is_told(submit, site):
@@ -473,6 +475,21 @@ def test_id_of_a_job_is_read_among_other_lines(said, job, clean_environment, run
         error, hint = done.stderr.split("\nhint: ")
         assert error == f"error: sbatch submitted a job and printed no ID: {said}"
         assert hint == "look for the job before you submit it again: squeue --me\n"
+
+
+def test_interrupted_chain_names_the_jobs_that_were_submitted(clean_environment, run, tmp_path):
+    (tmp_path / "sbatch").write_text(
+        f"#!/bin/bash\n[[ ! -e {tmp_path}/first ]] || {{ kill -INT $PPID; exit 130; }}\n"
+        f": >{tmp_path}/first; echo 4711\n"
+    )
+    (tmp_path / "sbatch").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    # not in a subshell, as the terminal's Ctrl-C reaches the script too
+    script = render("a test", ['command_exec() { exec "$@"; }', "submission_send 3 0 x"])
+    done = run(["bash", "-c", script], env=env, check=False)
+    assert done.returncode == 130
+    assert "warning: not all jobs were submitted, only 4711\n" in done.stderr
+    assert "scancel 4711\n" in done.stderr
 
 
 @pytest.mark.parametrize(

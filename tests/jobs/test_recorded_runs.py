@@ -3,7 +3,7 @@
 import pytest
 from support.requests import RECORD
 
-from lib.jobs.runs import check_own, check_still_there, recorded_run
+from lib.jobs.runs import check_own, check_still_there, image_state, recorded_run
 from lib.script.errors import LongshipError
 
 
@@ -60,6 +60,20 @@ def test_run_that_cannot_be_looked_at_is_none(runs, unseen):
 def test_image_that_cannot_be_looked_at_is_gone(runs, unseen):
     run = runs("12-train", record={**RECORD, "image": unseen})
     with pytest.raises(LongshipError, match="the image of run 12-train no longer exists: /x"):
+        check_still_there(run)
+
+
+def test_image_that_was_replaced_is_another(runs, tmp_path):
+    """One without a record, which a site or a colleague has made."""
+    image = tmp_path / "pytorch.sif"
+    image.write_text("one")
+    record = {**RECORD, "image": str(image), "image_state": image_state(str(image))}
+    run = runs("12-train", record=record)
+    for each in ("launcher", "configuration.json"):
+        (run / each).touch()
+    assert check_still_there(run)["image"] == str(image)
+    image.write_text("two, of another size")
+    with pytest.raises(LongshipError, match="the image of run 12-train has changed since: /"):
         check_still_there(run)
 
 

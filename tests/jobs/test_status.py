@@ -64,11 +64,14 @@ def test_cost_is_shown_where_a_price_is_known(show):
     [
         ("7|RUNNING|30:00|1:00:00|1|None|train", {"earlier_seconds": "3600"}, "6.00"),
         ("7|PENDING|0:00|1:00:00|1|BeginTime|train", {"ended": "2026-01-02T04:00:00Z"}, "4.00"),
-        ("7|PENDING|0:00|1:00:00|1|BeginTime|train", {}, "6.00"),  # its node was lost
     ],
 )
 def test_cost_of_a_requeued_job_goes_on(queued, more, cost, show):
     assert f"{cost} GPU-hours so far" in show(queued, {**RECORD, **more})
+
+
+def test_cost_of_a_job_that_waits_after_its_node_was_lost_is_unknown(show):
+    assert "so far" not in show("7|PENDING|0:00|1:00:00|1|BeginTime|train", RECORD)
 
 
 def test_cost_of_a_requeued_job_that_has_ended_is_that_of_all_attempts(show):

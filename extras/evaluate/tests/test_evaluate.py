@@ -68,13 +68,21 @@ def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evalu
     (note,) = [line for line in lines if line.startswith("note ")]
     assert "at most 96.0 core-hours; then evaluate: " in note
     assert note.endswith("; together at most 144.0 core-hours'")
-    assert "cost_confirm '144.0 core-hours'" in lines
+    reason = "the cost of at most 144.0 core-hours is above jobs.ask_above"
+    assert f"cost_confirm '{reason}'" in lines
 
 
 def test_each_of_both_has_its_own_row_in_json(calls, evaluation):
     calls(agreed=True, then=evaluation, as_json=True)
     rows = json.loads(calls.done.stdout)
     assert [os.path.basename(each["log"]) for each in rows] == ["102-train.log", "103-evaluate.log"]
+
+
+def test_evaluation_of_a_rerun_is_refused(submit, evaluation):
+    """The configuration of a run is that of its stack alone."""
+    with pytest.raises(LongshipError, match="--then cannot be used with a re-run") as error:
+        submit(then=evaluation, again="/runs/7-train")
+    assert "SITE/JOB.sbatch --after JOB" in error.value.hint
 
 
 def test_evaluation_of_an_array_is_refused(submit, evaluation):

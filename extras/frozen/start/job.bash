@@ -8,7 +8,8 @@ start_job() {
   sum=$(sha256sum <"$LONGSHIP_FROZEN") ||
     code_fail "cannot read the code of this job: $LONGSHIP_FROZEN" 'submit the job again'
   [[ ${LONGSHIP_FROZEN##*/} == "code-${sum:0:12}.tar" ]] ||
-    code_fail "the code of this job is damaged: $LONGSHIP_FROZEN" "rm -f $LONGSHIP_FROZEN; then submit the job again"
+    code_fail "the code of this job is damaged: $LONGSHIP_FROZEN" \
+      "run: $(printf 'rm -f %q' "$LONGSHIP_FROZEN"); then submit the job again"
   # TMPDIR can be a directory of the login node
   staged=$(mktemp -d --tmpdir longship-code.XXXXXXXXXX 2>/dev/null || mktemp -d /tmp/longship-code.XXXXXXXXXX) ||
     code_fail "cannot write to /tmp on $HOSTNAME" 'see the line above'

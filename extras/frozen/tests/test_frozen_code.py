@@ -412,9 +412,13 @@ def test_external_repository_is_copied_with_what_is_built_in_it(frozen, external
 
 @pytest.fixture
 def begin(frozen, repository, tmp_path, monkeypatch):
-    """Give a function that starts a job: its environment, after the hook, and its run."""
+    """Give a function that starts a job: its environment, after the hook, and its run.
+
+    A link leads to its TMPDIR, as on LUMI.
+    """
     staged = tmp_path / "staged"
     staged.mkdir()
+    (tmp_path / "tmp").symlink_to(tmp_path)
     monkeypatch.setattr(hooks, "ROOT", f"{staged}/code/longship")
     monkeypatch.setattr(hooks.atexit, "register", lambda do, *words, **more: do(*words, **more))
 
@@ -426,7 +430,7 @@ def begin(frozen, repository, tmp_path, monkeypatch):
         paths = f'[paths]\nproject_dir = "{tmp_path}/p"\nscratch_dir = "{tmp_path}/a scratch"\n'
         repository.write("configuration.toml", f"{tables}{paths}")
         environ = {"LONGSHIP_CLONE": str(frozen.clone), "LONGSHIP_FROZEN": str(archive)}
-        environ["LONGSHIP_STAGED"] = f"{staged}/"
+        environ["LONGSHIP_STAGED"] = f"{tmp_path}/tmp/staged"
         settings, paths = repository.settings_and_paths(environ)
         held = {"image": "", "overlay": "", "venv": venv}
         run = frozen.runs.parent / name
@@ -669,6 +673,10 @@ def test_job_that_a_job_submits_has_its_code(site, submit):
     run = site.scratch / "runs/7-train"
     (run / "code").mkdir(parents=True)
     site.root = site.root.rename(run / "code/longship")
+    (site.scratch / "runs").rename(site.scratch / "real runs")
+    (site.scratch / "runs").symlink_to("real runs")
+    site.root = (run / "code/longship").resolve()  # as a script finds it
+    run = site.scratch / "real runs/7-train"
     lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
     start = site.root / "extras/frozen/start/job.bash"
     assert wrapped("code_again", site.scratch / "runs/code", start, "/a clone", run) in lines

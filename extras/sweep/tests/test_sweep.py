@@ -85,6 +85,12 @@ def test_values_that_are_missing_are_told(argument, array, message, hint, folder
     assert hint in error.value.hint
 
 
+def test_rerun_takes_no_values_from_a_file(submit, folder):
+    (folder / "rates").write_text("1\n2\n")
+    with pytest.raises(LongshipError, match="a re-run has the values of its task already"):
+        submit("--array=0-1", "--", "--rate", "@{rates}", again="/runs/7-train")
+
+
 @pytest.mark.parametrize(("array", "agreed"), [("0-3%1", False), ("3", False), ("0-3", True)])
 def test_tasks_may_run_the_same_one_after_another_or_if_the_user_agrees(array, agreed, submit):
     assert submit(f"--array={array}", "--time=20", agreed=agreed)
