@@ -160,7 +160,8 @@ def _update_submodules(repository: Repository, *command: str) -> None:
     if not fetched:
         show_output(output)
         message = f"{repository.name}: cannot fetch its submodules"
-        raise write_error(repository.directory, message, READ_ABOVE)
+        hint = f"{READ_ABOVE}; without network: python3 set_up.py offline"
+        raise write_error(repository.directory, message, hint)
 
 
 # ----- bundles

@@ -93,7 +93,7 @@ class Git:
             show_output(output)
             hint = (
                 f"read git's output above, and try: git ls-remote {quote(url)}; without network: "
-                "python3 set_up.py download on a machine with one, then here: "
+                "python3 set_up.py download --machine MACHINE on a machine with one, then here: "
                 "python3 set_up.py offline"
             )
             message = f"{name}: git cannot fetch {url}"

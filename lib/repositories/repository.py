@@ -20,7 +20,8 @@ _BUSY |= {"sequencer": "cherry-pick or revert"}  # of several commits, some of t
 _AGAIN = "then run the command again"
 
 BRING_BUNDLES = (
-    "on a machine with network access, run: python3 set_up.py download; then copy the bundles here"
+    "on a machine with network access, run: python3 set_up.py download --machine MACHINE; "
+    "then copy the bundles here"
 )
 
 
@@ -260,8 +261,8 @@ class Repository(Git):
             raise LongshipError(
                 f"{directory}: git ignores changes of some files "
                 "(assume-unchanged, skip-worktree, sparse checkout)",
-                f"list them: {git} ls-files -v | grep '^[a-zS]'; "
-                "then: git update-index --no-assume-unchanged FILE",
+                f"list them: {git} ls-files -v | grep '^[a-zS]'; then: {git} update-index "
+                f"--no-assume-unchanged --no-skip-worktree FILE; or: {git} sparse-checkout disable",
             )
 
     def check_replayable(self) -> None:
@@ -276,8 +277,8 @@ class Repository(Git):
             if "160000" in entry[:14]:
                 raise LongshipError(
                     f"{directory}: the submodule {path} has changes, which an update cannot replay",
-                    f"commit and push them, or undo them: {git} submodule update --init "
-                    f"-- {quote(path)}; {_AGAIN}",
+                    "commit and push them to a branch of your own; or, to lose them: "
+                    f"{git} submodule update --init --force -- {quote(path)}; {_AGAIN}",
                 )
 
 

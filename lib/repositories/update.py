@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from shlex import quote
 
 from lib.repositories.clone import HEADS, add_upstream, clone, fetch_submodules, find_target
 from lib.repositories.git import GitError, note, show
@@ -282,6 +283,14 @@ def save_patches(configured: Configured) -> None:
         raise LongshipError(message, f"run: {_UPDATE}; {again}")
     theirs = (base, "--remotes", "--glob=refs/longship/tags")
     commits = repository.text("rev-list --reverse --topo-order HEAD --not", *theirs).split()
+    patched = repository.commit_of("refs/longship/patched")
+    if not (commits or repository.succeeds("merge-base --is-ancestor", patched or base, "HEAD")):
+        git = f"git -C {quote(str(directory))}"
+        raise LongshipError(
+            f"{directory} is at a commit without the changes in {configured.patches}",
+            f"return to them, for example: {git} checkout -; {again}; or, to drop the changes, "
+            f"delete {configured.patches}, and run: {_UPDATE}",
+        )
     commits += _commit_uncommitted(repository)
     common = repository.ask("merge-base", base, "HEAD") or base
     _check_submodules(repository, common, commits)

@@ -109,7 +109,7 @@ def test_hints_name_the_stack_of_the_command_line(work):
     work.release(model__py=("line 5\n", "theirs\n"))
     done = work.update(*stack, check=False)
     is_told(done, "conflicts in model.py", "python3 set_up.py --stack=pytorch update --continue")
-    assert "on_interrupt 'python3 set_up.py update --stack=pytorch'" in (
+    assert "on_interrupt 'python3 set_up.py update --stack pytorch'" in (
         work.update(*stack, "--dry-run").stdout
     )
 
@@ -841,6 +841,17 @@ def test_patches_of_others_are_not_overwritten(work):
     assert "is not at the configured version" in work.set_up("install").stderr
     work.update()  # a patch without a header, as git diff writes it
     assert mine.git("log", "--format=%s") == "mine\n0001-other.patch\nfirst\n"
+    work.set_up("save-patches")
+    assert len(list(work.patches.iterdir())) == 2
+
+
+def test_series_is_kept_where_the_clone_is_at_another_commit(work):
+    mine = write_series(work)
+    mine.git("checkout", "-q", "--detach", "refs/longship/base")
+    told = work.set_up("save-patches", check=False)
+    is_told(told, "is at a commit without the changes in", "return to them, for example: git -C ")
+    assert len(list(work.patches.iterdir())) == 2
+    mine.git("checkout", "-q", "-")
     work.set_up("save-patches")
     assert len(list(work.patches.iterdir())) == 2
 
