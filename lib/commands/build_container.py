@@ -37,7 +37,10 @@ def build_container(invocation: Invocation, mode: str, locked: bool, force: bool
     given = {"force": force, "command_line": command_line("build_container.py")}
     paths = invocation.paths_here() if mode == "download" else invocation.paths
     env = invocation.environment(choice=invocation.builder(), paths=paths)
-    digest = recorded_digest(env) if locked else ""
+    # the archive is for the target
+    arch = invocation.settings.machine.arch if mode == "download" else paths.arch
+    found = env._replace(paths=paths._replace(arch=arch))
+    digest = recorded_digest(found) if locked else ""
     if mode == "download":
         lines = image_download_lines(env, digest=digest, **given)
     else:

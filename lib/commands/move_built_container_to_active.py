@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lib.commands import Invocation
+from lib.commands import Invocation, command_line
 from lib.commands.options import script_options
 from lib.images import versions
 from lib.images.list import images_as_json, list_images
@@ -43,11 +43,11 @@ def move_built_container_to_active(
         )
         return
     env = invocation.environment(choice=invocation.builder())
-    following = env.packages.steps or [SET_UP_COMMAND]
+    following = env.packages.steps or [env.settings.command(*SET_UP_COMMAND)]
     if rollback or use is not None:
         lines = versions.use_lines(env, following, use)
     elif prune:
         lines = versions.image_prune_lines(env)
     else:
-        lines = versions.move_lines(env, following)
+        lines = versions.move_lines(env, command_line(_NAME), following)
     invocation.finish(render(invocation.title(_NAME), lines), _NAME)

@@ -62,20 +62,24 @@ def set_up(
         raise click.UsageError("use either --continue or --abort, and only with update")
     if force and mode not in ("install", "offline"):
         raise click.UsageError("use --force only with install or offline")
+    if words and (go_on or abort):
+        raise WrongCall(
+            "--continue and --abort are for all repositories that an update has stopped in",
+            f"leave out {' '.join(words)}; to give up one of several, resolve the others first",
+        )
+    typed = command_line("set_up.py")
     if mode == "download":
         here = invocation.paths_here()
-        typed = command_line("set_up.py")
         env = invocation.environment(choice=invocation.target_runtime(here), paths=here)
         lines = steps.download_lines(env, typed)
     elif go_on or abort or mode == "save-patches":
         action = "continue" if go_on else "abort" if abort else "save-patches"
-        typed = command_line("set_up.py")
         lines = steps.repositories_alone_lines(invocation.settings, invocation.paths, action, typed)
     elif mode == "update":
-        lines = steps.update_lines(invocation.environment("set_up"), words)
+        lines = steps.update_lines(invocation.environment("set_up"), typed, words)
     else:
         env = invocation.environment("set_up")
-        lines = steps.install_lines(env, force=force, offline=mode == "offline")
+        lines = steps.install_lines(env, typed, force=force, offline=mode == "offline")
     invocation.finish(
         render(invocation.title(f"set_up.py {mode}"), lines),
         "set_up.py",

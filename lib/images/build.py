@@ -129,5 +129,5 @@ def recorded_digest(env: Environment) -> str:
             return found["digest"]
     raise LongshipError(
         f"no digest of {source.address} was recorded in {paths.containers}",
-        "to build the current one, run: python3 build_container.py",
+        "leave out --locked: the command then takes the current one, and records it",
     )

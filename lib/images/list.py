@@ -29,8 +29,8 @@ from lib.store.store import (
 )
 
 _Row = dict[str, Any]
-_MOVE = "python3 move_built_container_to_active.py"
-_BUILD = "python3 build_container.py"
+_MOVE = ("python3", "move_built_container_to_active.py")
+_BUILD = ("python3", "build_container.py")
 _PROBE_SECONDS = 60  # a docker client without a daemon can wait for minutes
 _WIDE = 120  # columns: each version is on one line
 _DASHES = str.maketrans("", "", "-:Z")
@@ -48,11 +48,13 @@ def list_images(env: Environment) -> Report:
     if others or _versions(active):
         head = {"version": "VERSION", "built": "BUILT", "digest": "DIGEST", "source": "SOURCE"}
         lines.insert(0, _line(width, " ", head, "SIZE"))
-    following = ""
+    command, following = env.settings.command, ""
     if new_image(active):
-        following = _MOVE
+        following = command(*_MOVE)
+    elif os.path.islink(active) and not os.path.exists(active):
+        following = f"{command(*_MOVE)} --use VERSION, or {command(*_BUILD)}"
     elif not os.path.exists(active):
-        following = f"{_MOVE} --use VERSION, or {_BUILD}" if os.path.islink(active) else _BUILD
+        following = command(*_BUILD)
     return Report("".join(f"{each}\n" for each in lines), following)
 
 

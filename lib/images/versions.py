@@ -13,14 +13,13 @@ from lib.runtimes.runtime import answer_lines
 from lib.script.command import assign, call
 
 
-def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
+def move_lines(env: Environment, command_line: str, following: Sequence[str]) -> list[str]:
     """Return the lines that check the new image and activate it.
 
     ``following`` are the commands to run next: packages belong to an image.
     """
     active = _active(env)
-    typed = env.settings.command("python3", "move_built_container_to_active.py")
-    activate = [call("on_interrupt", typed), call("image_activate", active)]
+    activate = [call("on_interrupt", command_line), call("image_activate", active)]
     return _script(env, activate, following)
 
 

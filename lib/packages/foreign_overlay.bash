@@ -34,12 +34,12 @@ foreign_overlay_check() {
   local -r has_packages='import sys
 sys.exit(sys.prefix != sys.argv[1] or not any(each.startswith(f"{sys.prefix}/lib/python") and
   each.endswith("/site-packages") for each in sys.path))'
-  local -r hint='set container.image to the image that it was built with; or build a new overlay: python3 build_overlay.py --force'
+  local -r anew='build a new overlay: python3 build_overlay.py --force'
   local output
   case $runtime in
     apptainer | singularity) ;;
     *) fail "$runtime cannot mount the overlay $(readlink -f -- "$overlay_version"), which was not \
-built by Longship" "$hint" ;;
+built by Longship" "$anew" ;;
   esac
   for overlay_method in bind overlay; do
     if output=$(overlay_try "$overlay_version" "$overlay_method" "$overlay_target/bin/python" -I -c "$has_packages" "$overlay_target" 2>&1); then
@@ -47,5 +47,6 @@ built by Longship" "$hint" ;;
     fi
   done
   if [[ -n $output ]]; then printf '%s\n' "$output" >&2; fi
-  fail "overlay $(readlink -f -- "$overlay_version") contains no venv for Python $overlay_python of the image $base" "$hint"
+  fail "overlay $(readlink -f -- "$overlay_version") contains no venv for Python $overlay_python of the image $base" \
+    "set container.image to the image that it was built with; or $anew"
 }

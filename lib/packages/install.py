@@ -23,12 +23,13 @@ def data_command(settings: Settings) -> str:
     root, machine, stack = settings.root, settings.machine, settings.stack.name
     job = Path(machine.site_file).with_name(f"preprocess_data_{machine.name}.sbatch")
     if machine.name != "local" and (root / job).is_file():
-        return call("python3", "submit.py", job)
-    if stack == "pytorch":
-        return "python3 container_run.py python preprocess_data.py"
+        return settings.command("python3", "submit.py", job)
     script = f"stacks/{stack}/preprocess_data.sh"
-    made = ("bash", script, "all") if (root / script).is_file() else ()  # else a shell
-    return call("python3", "container_run.py", *made)
+    if stack == "pytorch":
+        made = ["python", "preprocess_data.py"]
+    else:
+        made = ["bash", script, "all"] if (root / script).is_file() else []  # else a shell
+    return call("python3", "container_run.py", *settings.typed_stack, *made)
 
 
 def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
@@ -87,6 +88,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
             'set packages.requirements = "requirements/environment.txt" in configuration.toml',
         )
     script = "build_overlay.py" if packages.overlay else "set_up.py"
+    from_download = settings.command("python3", script, "offline")
     if offline:
         check_shared(paths, paths.offline / "pip")
     # above an overlay: above_lines
@@ -96,7 +98,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
         facts(base=env.base, repositories_directory=paths.repositories),
         wrapped(
             *("requirements_begin", paths.root / stack.torch if stack.torch else ""),
-            *(paths.offline / "pip" if offline else "", f"python3 {script} offline"),
+            *(paths.offline / "pip" if offline else "", from_download),
             *words,
         ),
         *(_add_line(paths, each) for each in env.packages.installed),

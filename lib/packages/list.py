@@ -31,7 +31,8 @@ def list_overlays(environment: Environment) -> Report:
     built = os.path.exists(link)
     if not built:
         lines.append(f"not built yet for the current requirements: {printable(str(link))}")
-    return Report("".join(f"{each}\n" for each in lines), "" if built else OVERLAY_COMMAND)
+    build = "" if built else environment.settings.command(*OVERLAY_COMMAND)
+    return Report("".join(f"{each}\n" for each in lines), build)
 
 
 def overlays_as_json(environment: Environment) -> Report:

@@ -109,7 +109,7 @@ lockfile_check() {
       "$lockfile_renew"
   if [[ -n $requirements_wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
   if [[ -z $requirements_torch || $base == host || -n $1 ]]; then return; fi
-  image_torch=$(torch_in_image)
+  image_torch=$(torch_version python3)
   if grep -q '^torch==' "$lockfile"; then
     [[ -z $image_torch ]] ||
       fail "$lockfile contains a second PyTorch: the image $base has PyTorch $image_torch" \
@@ -125,9 +125,10 @@ python_in_image() {
     fail "python3 not found in the image $base" 'set container.image to an image that has python3'
 }
 
-# torch_in_image: print the version of the image's PyTorch; nothing without one.
-torch_in_image() {
-  inside python3 -c 'from importlib.metadata import distributions as found
+# torch_version PYTHON: print the version of the PyTorch that a Python inside finds; nothing without
+# one.
+torch_version() {
+  inside "$1" -c 'from importlib.metadata import distributions as found
 print(next((each.version for each in found(name="torch")), ""))'
 }
 
@@ -142,7 +143,7 @@ lockfile_update() {
   step 1/2 "Listing the packages of $base"
   target_describe "$lockfile_work/target"
   step 2/2 'Resolving the versions of the other packages'
-  uv_find
+  uv_find ''
   packages_resolve "$lockfile_work" "$venv_uv" inside python3
   {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lockfile_group##*/}"

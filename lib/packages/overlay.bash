@@ -151,7 +151,7 @@ overlay_inputs() {
 
 # overlay_resolve: write pins.txt, every package to install.
 overlay_resolve() {
-  uv_find
+  if [[ -z $lockfile || $venv_installer == uv ]]; then uv_find ''; fi
   if [[ -n $lockfile ]]; then
     sed '/^#/d' "$lockfile" >"$overlay_work/pins.txt"
     return
@@ -174,6 +174,7 @@ overlay_name_version() {
     overlay_unpacked_directory "$overlay_version"
     overlay_prefix=$REPLY overlay_tree=$REPLY # no container mounts it elsewhere
   fi
+  venv_disk=$overlay_tree
 }
 
 # overlay_install: install the packages of pins.txt.
@@ -206,7 +207,7 @@ overlay_freeze() {
   # by hash, so that a file that is bound over one of these (container.patched_files) is noticed.
   rm -f -- "$overlay_tree/.lock" # of uv
   overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
-  find "$overlay_tree" -exec touch -h -d "@$overlay_time" {} +
+  find "$overlay_tree" -exec touch -h -m -d "@$overlay_time" {} +
   venv_compile "$overlay_prefix" "$overlay_processors" "$overlay_bytecode"
   overlay_run_hooks "${packages[0]}" ${overlay_after_compile[@]+"${overlay_after_compile[@]}"}
   # without hashes: online they are those of all files of a version, offline of the one used
@@ -244,6 +245,8 @@ overlay_pack_version() {
   rm -rf -- "$overlay_work/root" & # it takes seconds, in which other things are done
   overlay_run_hooks "$overlay_version.partial" ${overlay_after_pack[@]+"${overlay_after_pack[@]}"}
   chmod 644 -- "$overlay_version.partial"
+  # the same bytes: programs of other nodes may have the file open, and NFS would take it from them
+  if cmp --silent -- "$overlay_version.partial" "$overlay_version"; then return; fi
   file_publish "$overlay_version.partial" "$overlay_version"
 }
 

@@ -15,7 +15,7 @@ from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, Packages
 from lib.runtimes.runtime import answer_lines
-from lib.script.command import array, call, facts, wrapped
+from lib.script.command import array, call, exports, facts, wrapped
 from lib.script.errors import LongshipError
 from lib.script.hooks import hooks
 from lib.script.quoting import Expansion
@@ -23,12 +23,15 @@ from lib.script.quoting import Expansion
 _WORK = Expansion('"$overlay_work"')
 _TREE = Expansion(f'"$overlay_work"/root{MOUNTED_AT}')
 # variables of the installation into an overlay
-_INSTALL = (
-    "UV_COMPILE_BYTECODE=0",  # compiled later, by overlay_freeze
-    "PIP_NO_COMPILE=1",
-    "UV_NO_INSTALLER_METADATA=1",  # it tells when a wheel was seen
-    "PYTHONHASHSEED=0",  # before Python 3.11 compiled files depend on it
-)
+_INSTALL = {
+    "UV_COMPILE_BYTECODE": "0",  # compiled later, by overlay_freeze
+    "PIP_NO_COMPILE": "1",
+    "UV_NO_INSTALLER_METADATA": "1",  # it tells when a wheel was seen
+    "PYTHONHASHSEED": "0",  # before Python 3.11 compiled files depend on it
+    # these would give them other names
+    "PYTHONOPTIMIZE": "",
+    "PYTHONPYCACHEPREFIX": "",
+}
 _HOOKS = ("BEFORE_COMPILE", "AFTER_COMPILE", "AFTER_PACK")
 
 
@@ -71,7 +74,7 @@ def overlay_build_lines(
         call("pins_make", link.parent / "pins"),
         *answer_lines(env),
         call("overlay_check_arch", submit if (settings.root / job).is_file() else ""),
-        call("export", *_INSTALL),
+        exports(**_INSTALL),
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",
         call("lock_hold", paths.overlays),
@@ -102,15 +105,14 @@ def _hook_lines() -> list[str]:
 def _works(settings: Settings, paths: Paths) -> Path:
     """Return the build directory of overlays, without the user ID at its end.
 
-    Each scratch directory has its own, as it has its own lock.
+    Each directory of overlays has its own, as it has its own lock.
     """
-    chosen = settings.configuration.packages.work_dir
-    if not chosen:
-        return paths.cache / "overlays/work"
     import hashlib
 
-    name = hashlib.sha256(bytes(paths.scratch_dir)).hexdigest()[:12]
-    return Path(expand("packages.work_dir", chosen, settings)) / f"longship-{name}"
+    name = hashlib.sha256(bytes(paths.overlays)).hexdigest()[:12]
+    chosen = settings.configuration.packages.work_dir
+    works = Path(expand("packages.work_dir", chosen, settings)) if chosen else None
+    return (works or paths.cache / "overlays") / f"longship-{name}"
 
 
 def _image_record(env: Environment) -> str:
@@ -124,7 +126,8 @@ def _next_step(packages: Packages, offline: bool) -> str:
     """Return the next command: for the venv above the overlay, if there is one."""
     if len(packages.steps) == 1:
         return data_command(packages.settings)
-    return f"python3 set_up.py {'offline' if offline else 'install'}"
+    mode = "offline" if offline else "install"
+    return packages.settings.command("python3", "set_up.py", mode)
 
 
 def overlay_download_lines(env: Environment, command_line: str) -> list[str]:
@@ -137,7 +140,7 @@ def overlay_prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> lis
     """Return the lines that delete unused overlays; `asked` if the user has confirmed it."""
     link = overlay_link(Packages(settings, paths))
     return [
-        call("directory_make", link.parent),
+        *make_lines(paths, link.parent),
         wrapped(
             *("lock_run", paths.overlays, "overlay_prune", link),
             *(_works(settings, paths), "yes" if asked else ""),

@@ -46,7 +46,7 @@ requirements_add() {
 
 # requirements_check: fail if a file, a repository or its install script is missing.
 requirements_check() {
-  local name word hint='create it, or set packages.requirements in configuration.toml ("" for none)'
+  local name word hint
   local -i at
   for name in ${requirements_repositories[@]+"${requirements_repositories[@]}"}; do
     [[ -d $repositories_directory/$name ]] ||
@@ -54,6 +54,7 @@ requirements_check() {
         "run: python3 set_up.py $(if [[ -n $requirements_wheelhouse ]]; then echo offline; else echo install; fi)"
   done
   for word in ${requirements[@]+"${requirements[@]}"} ${requirements_above[@]+"${requirements_above[@]}"}; do
+    hint='create it, or correct requirements and venv_requirements in [packages] of configuration.toml'
     if [[ $word == "$repositories_directory"/* ]]; then
       hint="set requirements in the repository's table of configuration.toml to a file of the repository"
     fi

@@ -14,18 +14,19 @@ from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines
-from lib.runtimes.packages import SET_UP_COMMAND, Packages
+from lib.runtimes.packages import OVERLAY_COMMAND, SET_UP_COMMAND, Packages
 from lib.script.command import assign, call
 from lib.script.errors import LongshipError, suggest
 
 
-def install_lines(env: Environment, *, force: bool = False, offline: bool = False) -> list[str]:
+def install_lines(
+    env: Environment, command_line: str, *, force: bool = False, offline: bool = False
+) -> list[str]:
     """Return the lines of ``set_up.py install``, or ``offline``, which needs only the download.
 
     They create what is missing and keep what exists; with `force` the venv is built anew.
     """
     settings, paths = env.settings, env.paths
-    mode = "offline" if offline else "install"
     bundles = paths.offline / "repos" if offline else None
     cloned = repository_lines(settings, paths, "update" if offline else "install", bundles)
     fetched = (assets.asset_offline_lines if offline else assets.asset_install_lines)(
@@ -33,7 +34,7 @@ def install_lines(env: Environment, *, force: bool = False, offline: bool = Fals
     )
     alone = not (cloned or fetched)
     return [
-        *_start_lines(env, mode),
+        *_start_lines(env, command_line),
         *cloned,
         *_package_lines(env, alone=alone, force=force, offline=offline),
         *fetched,
@@ -41,7 +42,7 @@ def install_lines(env: Environment, *, force: bool = False, offline: bool = Fals
     ]
 
 
-def update_lines(env: Environment, names: Collection[str] = ()) -> list[str]:
+def update_lines(env: Environment, command_line: str, names: Collection[str] = ()) -> list[str]:
     """Return the lines of ``set_up.py update``: repositories as configured, the newest packages.
 
     The names, if any, are of repositories, or ``packages``.
@@ -56,7 +57,7 @@ def update_lines(env: Environment, names: Collection[str] = ()) -> list[str]:
     wanted = "packages" in names if names else env.packages.wanted or not updated
     steps = env.packages.steps if wanted else []
     return [
-        *_start_lines(env, "update"),
+        *_start_lines(env, command_line, update=True, resolves=wanted),
         *updated,
         *(install.update_lock_lines(env) if wanted else []),
         *(call("next_step", each) for each in steps),
@@ -73,7 +74,7 @@ def repositories_alone_lines(
             "no repository is configured", "add one to configuration.toml: [[repositories]]"
         )
     goes_on = action == "continue" and Packages(settings, paths).venv is not None
-    following = [call("next_step", SET_UP_COMMAND)] if goes_on else []
+    following = [call("next_step", settings.command(*SET_UP_COMMAND))] if goes_on else []
     return [*_directory_lines(paths, command_line), *lines, *following]
 
 
@@ -90,7 +91,8 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
     if not overlay:
         install.above_lines(env, offline=True)  # refuses what `offline` would refuse
     wanted = env.packages.wanted or not (cloned or fetched)
-    offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
+    script = "build_overlay.py" if overlay else "set_up.py"
+    offline = settings.command("python3", script, "offline")
     return [
         assign("longship_library", here.root / "lib"),
         *_directory_lines(here, command_line, here.offline),
@@ -107,8 +109,8 @@ def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool)
     """Return the lines that create the venv; none if only other things are configured."""
     if not env.venv:
         if env.packages.overlay_name:
-            text = "the Python packages are in the overlay, see: python3 build_overlay.py"
-            return [call("note", text)]
+            build = env.settings.command(*OVERLAY_COMMAND)
+            return [call("note", f"the Python packages are in the overlay, see: {build}")]
         if not alone:
             return []
     return install.venv_lines(env, force=force, offline=offline)
@@ -118,15 +120,16 @@ def _directory_lines(paths: Paths, command_line: str, *shared: Path) -> list[str
     return [call("on_interrupt", command_line), *make_lines(paths, *shared)]
 
 
-def _start_lines(env: Environment, mode: str) -> list[str]:
+def _start_lines(
+    env: Environment, command_line: str, *, update: bool = False, resolves: bool = False
+) -> list[str]:
     """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
     settings, paths = env.settings, env.paths
-    typed = call("python3", "set_up.py", mode, *settings.typed_stack)
-    lines = _directory_lines(paths, typed)
-    inside = env.venv or assets.configured_assets(settings)
+    lines = _directory_lines(paths, command_line)
+    inside = resolves or env.venv or assets.configured_assets(settings)
     if repositories.configured_repositories(settings) and not inside:
         return lines
-    overlay = env.overlay if env.venv and mode != "update" else ""
+    overlay = env.overlay if env.venv and not update else ""
     return [
         assign("longship_library", paths.root / "lib"),
         *lines,
@@ -139,5 +142,6 @@ def _next_lines(env: Environment, *, offline: bool) -> list[str]:
     if not env.packages.wanted:
         return []
     if not env.venv and not os.path.exists(env.overlay):
-        return [call("next_step", f"python3 build_overlay.py{' offline' if offline else ''}")]
+        mode = ["offline"] if offline else []
+        return [call("next_step", env.settings.command(*OVERLAY_COMMAND, *mode))]
     return [call("next_step", install.data_command(env.settings))]

@@ -1,13 +1,14 @@
 # shellcheck shell=bash
 # The venv with the Python packages, and the installer. A new venv is built next to the active one,
 # at its final path; then a link is moved to it. So it exists completely or not at all, and running
-# programs keep their packages. venv_install sets, and overlay_build the last two:
+# programs keep their packages. venv_install sets, and overlay_build the last three:
 #
 #   venv            the link
 #   venv_new        the directory that is built
 #   venv_overlay    overlay that the venv is layered above; "" for none
 #   venv_installer  uv or pip
 #   venv_uv         its file inside, or the file that it is fetched to
+#   venv_disk       a directory of this machine on the disk that is written
 
 # shellcheck source=lib/packages/lock_packages.bash
 source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
@@ -39,6 +40,7 @@ venv_install() {
 
   local -r venvs=${venv%/*}/venvs
   directory_make "$venvs"
+  venv_disk=$venvs
   venv_remove_old "$venvs"
   venv_new=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
   at_exit venv_discard
@@ -46,7 +48,7 @@ venv_install() {
   lockfile_check "$venv_overlay"
   local image_torch=
   if [[ -z $lockfile && -n $requirements_torch && $base != host && -z $venv_overlay ]]; then
-    image_torch=$(torch_in_image)
+    image_torch=$(torch_version python3)
   fi
   installer_choose "$image_torch"
   venv_create "$venv_new"
@@ -54,6 +56,7 @@ venv_install() {
     inside "$venv_new/bin/python" "$longship_library/packages/inside" layer_venv.layer "$overlay_target" ||
       fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" \
         "read Python's output above"
+    image_torch=$(torch_version "$venv_new/bin/python")
   fi
   step 2/4 'Installing the packages'
   venv_install_packages "$image_torch"
@@ -113,11 +116,11 @@ venv_create() {
   # uv brings it, in a tenth of the time
   if [[ $venv_installer == uv ]]; then sharing+=(--without-pip); fi
   inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
-    fail_writing "${1%/*}" "cannot create the venv $1" \
+    fail_writing "$venv_disk" "cannot create the venv $1" \
       "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
   if [[ $base != host ]]; then
     inside python3 "$longship_library/packages/inside" layer_venv.layer_image "$1" ||
-      fail_writing "${1%/*}" "cannot create the venv $1 above the image's packages" \
+      fail_writing "$venv_disk" "cannot create the venv $1 above the image's packages" \
         "read Python's output above"
   fi
 }
@@ -144,32 +147,38 @@ venv_check_packages() {
   ((code == 0)) || fail "cannot list the packages of the new environment $1" "$look"
 }
 
-# venv_install_packages IMAGE_TORCH: install the packages of the lock file, or the newest versions.
+# venv_install_packages TORCH: install the packages of the lock file, or the newest versions. TORCH is
+# the version of PyTorch in the image or the overlay, which no package replaces; '' for none.
 venv_install_packages() {
   local -a words=(${requirements[@]+"${requirements[@]}"} \
-    ${requirements_sources[@]+"${requirements_sources[@]}"})
+    ${requirements_sources[@]+"${requirements_sources[@]}"}) constraints=()
+  if [[ -n $1 ]]; then
+    printf 'torch==%s\n' "$1" >"$venv_new/longship-constraints.txt"
+    constraints=(-c "$venv_new/longship-constraints.txt")
+  fi
   if [[ -n $lockfile ]]; then
     [[ -n $venv_overlay ]] ||
       installer_run "$venv_new" "$lockfile" --no-deps --require-hashes -r "$lockfile"
     if ((${#requirements_sources[@]})); then
       installer_run "$venv_new" "$lockfile" --no-deps "${requirements_sources[@]}"
     fi
-    if ((${#requirements_above[@]})); then installer_run "$venv_new" '' "${requirements_above[@]}"; fi
+    if ((${#requirements_above[@]})); then
+      installer_run "$venv_new" '' "${requirements_above[@]}" ${constraints[@]+"${constraints[@]}"}
+    fi
     return
   fi
   if [[ -n $venv_overlay ]]; then
     # the overlay has everything else
     words=(${requirements_sources[@]+"${requirements_sources[@]}"} \
       ${requirements_above[@]+"${requirements_above[@]}"})
-  elif [[ -n $1 ]]; then
-    printf 'torch==%s\n' "$1" >"$venv_new/longship-constraints.txt"
-    words+=(-c "$venv_new/longship-constraints.txt")
-  elif [[ -n $requirements_torch ]]; then
+  elif [[ -z $1 && -n $requirements_torch ]]; then
     words+=(-r "$requirements_torch")
   fi
   # without its own pip, `pip install` would start the pip of the host or the image
   if [[ $venv_installer == uv ]]; then words+=(pip); fi
-  if ((${#words[@]})); then installer_run "$venv_new" "$requirements_torch" "${words[@]}"; fi
+  if ((${#words[@]})); then
+    installer_run "$venv_new" "$requirements_torch" "${words[@]}" ${constraints[@]+"${constraints[@]}"}
+  fi
 }
 
 # venv_run_scripts: run the install scripts of repositories, each in its repository's directory.
@@ -195,7 +204,8 @@ venv_compile() {
     if [[ -t 2 ]] && ((count % 100 == 0)); then printf '\r\e[K      %d files' "$count" >&2; fi
   done < <(inside "$1/bin/python" "$longship_library/packages/inside" compile_packages.compile_all \
     "$1/lib" "$2" "$3")
-  wait "$!" || fail_writing "$1" "cannot byte-compile the packages in $1" "read Python's output above"
+  wait "$!" || fail_writing "$venv_disk" "cannot byte-compile the packages in $1" \
+    "read Python's output above"
   if [[ -t 2 ]]; then printf '\r\e[K' >&2; fi
 }
 
@@ -240,7 +250,7 @@ installer_choose() {
     note "keeping the image's own PyTorch $1; installing on top of it with pip"
     venv_installer=pip
   elif [[ $venv_installer == uv ]]; then
-    uv_find
+    uv_find 'to install with pip: packages.installer = "pip" in configuration.toml'
   fi
 }
 
@@ -252,12 +262,12 @@ installer_run() {
   inside "$1/bin/python" "$longship_library/packages/inside" install_packages.install \
     "$requirements_wheelhouse" \
     "$directory" "$venv_installer" "$venv_uv" "${@:2}" ||
-    fail_writing "$1" "cannot install the packages into $1" "read the installer's output above, \
+    fail_writing "$venv_disk" "cannot install the packages into $1" "read the installer's output above, \
 and docs/how-to/packages.md#when-it-fails; without network: $requirements_offline"
 }
 
-# uv_find: set venv_uv to one that runs inside; one that is missing or has another version than the
-# pinned one is fetched.
+# uv_find HINT: set venv_uv to one that runs inside; one that is missing or has another version than
+# the pinned one is fetched. HINT is what else can be done, '' for nothing.
 uv_find() {
   if REPLY=$(inside sh -c 'command -v uv'); then
     venv_uv=$REPLY
@@ -268,8 +278,7 @@ uv_find() {
   at_exit rm -rf -- "$venv_uv.partial.$$" # a disk is full as long as it is there
   { if [[ -n $requirements_wheelhouse ]]; then uv_unpack; else uv_fetch; fi; } ||
     fail_writing "${venv_uv%/*}" 'cannot install uv' \
-      "read the output above; without network: $requirements_offline; \
-to install with pip: packages.installer = \"pip\" in configuration.toml"
+      "read the output above; without network: $requirements_offline${1:+; $1}"
 }
 
 # uv_is_pinned COMMAND...: whether this uv can be started and has the pinned version.

@@ -16,6 +16,7 @@ from lib.configuration.paths import ROOTED, Paths, expand, is_below
 from lib.configuration.schema import EnvironmentKeys
 from lib.configuration.snapshot import refuse_secrets
 from lib.configuration.training import Training
+from lib.runtimes.packages import OVERLAY_COMMAND, SET_UP_COMMAND
 from lib.script.command import call, export, wrapped
 from lib.script.errors import LongshipError, offline_modes
 from lib.script.quoting import NAME, Expansion, Word, name, word
@@ -178,8 +179,9 @@ def environment_script(
     for directory in directories:
         lines += [export("VIRTUAL_ENV", directory), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
         lines.append(_PUT_FIRST)
-    mode = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py install"
-    return "\n".join([*lines, _START.format(offline_modes(f"python3 {mode}"))])
+    overlay = settings.configuration.packages.overlay
+    install = settings.command(*(OVERLAY_COMMAND if overlay else SET_UP_COMMAND))
+    return "\n".join([*lines, _START.format(offline_modes(install))])
 
 
 # Images of vendors, such as NeMo's, have a PYTHONPATH, which Python puts before all packages.

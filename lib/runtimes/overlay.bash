@@ -119,7 +119,7 @@ overlay_unpack_to() {
   mv -T -- "$2.partial" "$2"
 }
 
-# overlay_record_use FILE: record the last use, for --list and --prune; not for the ranks of a job.
+# overlay_record_use FILE: record the last use, for --list; not for the ranks of a job.
 overlay_record_use() {
   (umask 022 && : >"$1.used") 2>/dev/null || :
 }

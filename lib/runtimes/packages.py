@@ -16,8 +16,8 @@ from lib.script.errors import LongshipError
 MOUNTED_AT = "/user-software"
 
 # Where a bundle was unpacked, hints name the offline modes instead: lib/script/errors.py.
-OVERLAY_COMMAND = "python3 build_overlay.py"
-SET_UP_COMMAND = "python3 set_up.py install"
+OVERLAY_COMMAND = ("python3", "build_overlay.py")
+SET_UP_COMMAND = ("python3", "set_up.py", "install")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -87,8 +87,8 @@ class Packages(NamedTuple):
     def steps(self) -> list[str]:
         """The commands that install the packages on this machine, in order."""
         overlay = [OVERLAY_COMMAND] if self.overlay_name else []
-        typed = "".join(f" {each}" for each in self.settings.typed_stack)
-        return [f"{each}{typed}" for each in (*overlay, *([SET_UP_COMMAND] if self.venv else []))]
+        venv = [SET_UP_COMMAND] if self.venv else []
+        return [self.settings.command(*each) for each in (*overlay, *venv)]
 
 
 def _digest(path: Path) -> str:

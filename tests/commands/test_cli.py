@@ -73,6 +73,11 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
             'unexpected argument: "x"',
             "pass pip options after --: python3 set_up.py dow",
         ),
+        (
+            "set_up.py update titan --abort",
+            "--continue and --abort are for all repositories that an update has stopped in",
+            "leave out titan",
+        ),
         ("build_container.py onlin", 'unknown mode: "onlin"', 'did you mean "online"?'),
         ("build_overlay.py --lst", "no such option: --lst", "did you mean --list?"),
         ("container_run.py --dryrun x", "no such option: --dryrun", "did you mean --dry-run?"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import sys
 from shlex import quote
@@ -9,7 +10,7 @@ from shlex import quote
 import pytest
 
 from lib import ROOT
-from lib.packages.overlay import overlay_link
+from lib.packages.overlay import overlay_link, overlay_prune_lines
 from lib.packages.set_up import install_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.packages import Packages, seen_at
@@ -91,11 +92,25 @@ def test_venv_above_it_is_for_repositories_alone(configured):
 
 
 def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configured):
-    lines = "\n".join(install_lines(Environment(*configured(), "host")))
+    lines = "\n".join(install_lines(Environment(*configured(), "host"), "x"))
     assert "see: python3 build_overlay.py" in lines and "venv_install" not in lines
     assert lines.endswith("next_step 'python3 build_overlay.py'")
-    last = install_lines(Environment(*configured(), "host"), offline=True)[-1]
+    last = install_lines(Environment(*configured(), "host"), "x", offline=True)[-1]
     assert last == "next_step 'python3 build_overlay.py offline'"
+
+
+def test_build_directory_is_that_of_the_lock(repository, tmp_path):
+    """Two clones with one scratch directory: one builds for its group, the other one not."""
+    repository.write("r.txt", "trl\n")
+    works = set()
+    (tmp_path / "shared").mkdir()
+    for shared in ("", tmp_path / "shared", tmp_path / "shared"):
+        text = f'{CONFIGURED}[paths]\nscratch_dir = "{tmp_path}"\nshared_dir = "{shared}"\n'
+        repository.write("configuration.toml", text)
+        given = repository.settings_and_paths()
+        lines = "\n".join(overlay_prune_lines(*given, asked=True)).replace(" \\\n", "")
+        works.add(re.search(r"/cache/overlays/longship-[0-9a-f]{12}(?= )", lines)[0])
+    assert len(works) == 2
 
 
 @pytest.mark.parametrize("memory", ["2", "G", "2 G", "2g", "-1G", "2GB"])
@@ -185,7 +200,7 @@ def test_lock_of_the_manifest_has_one_form(pins, freeze, tmp_path):
 def test_failure_to_compile_is_told(run, clean_environment, tmp_path):
     lines = [
         "inside() { echo reason >&2; return 1; }",
-        "longship_library=",
+        f"longship_library= venv_disk={tmp_path}",
         f"venv_compile {tmp_path} 0 ''",
     ]
     done = run(["bash", "-c", render("a test", lines)], env=clean_environment, check=False)

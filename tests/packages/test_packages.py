@@ -50,7 +50,7 @@ def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
     with pytest.raises(
         LongshipError, match="nothing to install: packages.requirements is empty"
     ) as error:
-        install_lines(Environment(settings, paths, "host"))
+        install_lines(Environment(settings, paths, "host"), "x")
     assert "set packages.requirements" in error.value.hint
 
 
@@ -60,7 +60,7 @@ def test_update_of_some_leaves_the_others(repository):
     env = Environment(*repository.settings_and_paths(), "host")
 
     def updated(*names):
-        lines = "\n".join(update_lines(env, names))
+        lines = "\n".join(update_lines(env, "x", names))
         return {each for each in ("/r/one", "/r/two", "lockfile_update") if f"{each}" in lines}
 
     assert updated() == {"/r/one", "/r/two", "lockfile_update"}
@@ -72,9 +72,32 @@ def test_update_of_some_leaves_the_others(repository):
     assert 'did you mean "two"?' in error.value.hint
 
 
+def test_update_beside_an_overlay_resolves_in_the_image(repository):
+    """With an overlay, and a repository that is not installed, nothing else needs the image."""
+    table = '[[repositories]]\nurl = "/r/one.git"\ninstall = "none"\n'
+    repository.write("configuration.toml", f'[packages]\noverlay = "mine"\n{table}')
+    env = Environment(*repository.settings_and_paths(), "host")
+    lines = "\n".join(update_lines(env, "x"))
+    assert "lockfile_update" in lines
+    assert "longship_library=" in lines and "inside()" in lines
+    assert "inside()" not in "\n".join(update_lines(env, "x", ["one"]))
+
+
+def test_next_command_names_the_stack_that_was_typed(repository):
+    repository.write("requirements/environment.txt", "numpy\n")
+    repository.write("configuration.toml", '[packages]\noverlay = "mine"\n')
+    env = Environment(*repository.settings_and_paths(stack="pytorch"), "host")
+    lines = install_lines(env, "x", offline=True)
+    note = "the Python packages are in the overlay, see: python3 build_overlay.py --stack=pytorch"
+    assert f"note '{note}'" in lines
+    assert lines[-1] == "next_step 'python3 build_overlay.py offline --stack=pytorch'"
+
+
 def test_requirements_stand_behind_their_option(repository):
     settings, paths = repository.settings_and_paths()
-    lines = "\n".join(install_lines(Environment(settings, paths, "host"))).replace(" \\\n   ", "")
+    lines = "\n".join(install_lines(Environment(settings, paths, "host"), "x")).replace(
+        " \\\n   ", ""
+    )
     assert f"-r {paths.root}/requirements/environment.txt" in lines
 
 
@@ -105,7 +128,9 @@ def test_update_says_where_the_locked_versions_are(bash, tmp_path):
 
 @pytest.mark.parametrize("line", ["installer_run '/a venv' '' a", "packages_resolve /a uv inside"])
 def test_installer_says_itself_why_it_fails(line, bash):
-    done = bash("arch=amd64 gpu=cpu repositories_directory=/r", line, said="No solution found")
+    done = bash(
+        "arch=amd64 gpu=cpu repositories_directory=/r venv_disk=/", line, said="No solution found"
+    )
     said, error, hint = done.stderr.splitlines()
     assert (done.returncode, said) == (1, "No solution found")
     assert error.startswith("error: cannot ") and hint.endswith("without network: offline-mode")
@@ -213,6 +238,58 @@ def test_packages_above_an_overlay_are_installed_by_pip_and_not_locked(lockfile,
     assert (done.returncode, done.stdout) == (0, "pip\n/v||-r|/above|")
 
 
+@pytest.mark.parametrize("lockfile", ["", "/a/lock"])
+def test_packages_above_an_overlay_keep_its_torch(lockfile, bash, tmp_path):
+    done = bash(
+        f"venv_overlay=/an/overlay venv_installer=pip venv_new={tmp_path} lockfile={lockfile}",
+        "requirements=() requirements_torch=/torch requirements_sources=()",
+        "requirements_above=(-r /above)",
+        "installer_run() { printf '%s|' \"${@:3}\"; }; venv_install_packages 2.9.0+cpu",
+    )
+    constraints = tmp_path / "longship-constraints.txt"
+    assert (done.returncode, done.stdout) == (0, f"-r|/above|-c|{constraints}|")
+    assert constraints.read_text() == "torch==2.9.0+cpu\n"
+
+
+@pytest.mark.parametrize(
+    ("lockfile", "installer", "found"),
+    [("", "pip", True), ("", "uv", True), ("LOCK", "uv", True), ("LOCK", "pip", False)],
+)
+def test_uv_is_wanted_by_who_uses_it(lockfile, installer, found, bash, tmp_path):
+    """To resolve versions, or to install them."""
+    (tmp_path / "lock").write_text("a==1\n")
+    lock = tmp_path / "lock" if lockfile else ""
+    done = bash(
+        "uv_find() { echo found; }; target_describe() { :; }; packages_resolve() { :; }",
+        f"overlay_work={tmp_path} venv_installer={installer} lockfile={lock}",
+        "overlay_resolve",
+    )
+    assert (done.returncode, done.stdout) == (0, "found\n" if found else "")
+
+
+def test_full_disk_is_told_where_packages_are_installed_in_a_mount(bash):
+    """Outside the container there is no such path."""
+    done = bash(
+        "stat() { if [[ ${*: -1} == /disk ]]; then echo 0 4096 1 9; else return 1; fi; }",
+        "venv_disk=/disk venv_installer=uv base=host",
+        "(venv_create /user-software) || (venv_compile /user-software 1 '') || "
+        "installer_run /user-software ''",
+    )
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 3
+    assert all(each.endswith(": No space left on device") for each in errors)
+
+
+def test_hint_for_a_missing_requirements_file_names_both_keys(bash, tmp_path):
+    done = bash(
+        f"repositories_directory={tmp_path}",
+        "requirements_above=(-r /nowhere/more.txt); requirements_check",
+    )
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error == "error: requirements file not found: /nowhere/more.txt"
+    assert "requirements and venv_requirements in [packages]" in hint
+
+
 @pytest.mark.parametrize(
     ("version", "kept"), [("PINNED", True), ("PINNED (arm64)", True), ("0.9", False)]
 )
@@ -287,13 +364,15 @@ def test_lock_has_neither_directories_of_this_machine_nor_credentials(bash, tmp_
 @pytest.mark.parametrize(
     ("machine", "stack", "command"),
     [
-        ("lumi", "olmo", "submit.py lumi/preprocess_data_lumi.sbatch"),
-        ("local", "pytorch", "container_run.py python preprocess_data.py"),
-        ("local", "trl", "container_run.py bash stacks/trl/preprocess_data.sh all"),
+        ("lumi", "olmo", "submit.py lumi/preprocess_data_lumi.sbatch --stack=olmo"),
+        ("local", "", "container_run.py python preprocess_data.py"),
+        ("local", "trl", "container_run.py --stack=trl bash stacks/trl/preprocess_data.sh all"),
         # JUWELS Booster has no such job: its data are made on the others
-        ("jwb", "trl", "container_run.py bash stacks/trl/preprocess_data.sh all"),
+        ("jwb", "trl", "container_run.py --stack=trl bash stacks/trl/preprocess_data.sh all"),
     ],
 )
-def test_data_are_made_by_the_job_of_a_site(root, machine, stack, command):
+def test_data_are_made_by_the_job_of_a_site_for_the_stack_that_was_typed(
+    root, machine, stack, command
+):
     settings = load_settings(root, {"machine": machine, "stack": stack}, {"HOME": "/home/me"})
     assert data_command(settings) == f"python3 {command}"

@@ -50,7 +50,7 @@ def inside(monkeypatch):
 def test_repositories_are_installed_as_each_says(repository):
     repository.write("configuration.toml", REPOSITORIES)
     settings, paths = repository.settings_and_paths()
-    lines = install_lines(Environment(settings, paths, "host"))
+    lines = install_lines(Environment(settings, paths, "host"), "x")
     assert [each for each in lines if each.startswith("requirements_add ")] == [
         "requirements_add one '' -e './one[a,b]'",
         f"requirements_add two {paths.root}/requirements/two.sh ./two",
@@ -61,20 +61,22 @@ def test_repositories_are_installed_as_each_says(repository):
 def test_repositories_alone_want_a_venv(repository):
     repository.write("configuration.toml", f'packages.requirements = ""\n{REPOSITORIES}')
     settings, paths = repository.settings_and_paths()
-    assert "requirements_begin" in "\n".join(install_lines(Environment(settings, paths, "host")))
+    assert "requirements_begin" in "\n".join(
+        install_lines(Environment(settings, paths, "host"), "x")
+    )
 
 
 def test_only_offline_knows_the_wheelhouse(repository):
     settings, paths = repository.settings_and_paths()
     for offline, source in ((False, "''"), (True, f"{paths.offline}/pip")):
-        lines = install_lines(Environment(settings, paths, "host"), offline=offline)
+        lines = install_lines(Environment(settings, paths, "host"), "x", offline=offline)
         begin = [each for each in lines if "requirements_begin" in each]
         assert f" {source} 'python3 set_up.py offline'" in begin[0].replace(" \\\n   ", "")
 
 
 def test_lock_is_of_the_stack_and_the_architecture(repository):
     settings, paths = repository.settings_and_paths(arch="arm64")
-    for lines in (install_lines, update_lock_lines):
+    for lines in (lambda env: install_lines(env, "x"), update_lock_lines):
         begin = f"lockfile_begin {paths.root}/requirements/pytorch_arm64.lock host"
         text = "\n".join(lines(Environment(settings, paths, "host")))
         assert begin in text.replace(" \\\n   ", "")

@@ -204,7 +204,7 @@ def test_image_of_a_site_that_starts_those_of_one_directory_must_be_there(reposi
     assert env.image == "/allowed/base_1_amd64.sif"
     assert env.image_hint == "run: cp -f FILE; or set container.image"
     with pytest.raises(LongshipError, match="starts only images in"):  # a copy elsewhere
-        move_lines(env, [])
+        move_lines(env, "x", [])
     assert image_prune_lines(env) and image_build_lines(env, force=False, command_line="")
 
 

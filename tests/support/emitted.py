@@ -79,16 +79,18 @@ IMAGES = {
     "build_container_download": partial(
         build.image_download_lines, digest="", force=False, command_line="x y"
     ),
-    "move_built_container_to_active": partial(versions.move_lines, following=["x y"]),
+    "move_built_container_to_active": partial(
+        versions.move_lines, command_line="x y", following=["x y"]
+    ),
     "move_rollback": partial(versions.use_lines, following=[], version=None),
     "move_use": partial(versions.use_lines, following=["x y"], version="1"),
     "move_prune": versions.image_prune_lines,
 }
 SET_UPS = {
-    "set_up": set_up.install_lines,
-    "set_up_offline": partial(set_up.install_lines, offline=True),
+    "set_up": partial(set_up.install_lines, command_line="x y"),
+    "set_up_offline": partial(set_up.install_lines, command_line="x y", offline=True),
     "set_up_download": partial(set_up.download_lines, command_line="x y"),
-    "set_up_update": set_up.update_lines,
+    "set_up_update": partial(set_up.update_lines, command_line="x y"),
     "set_up_update_continue": lambda env: set_up.repositories_alone_lines(
         env.settings, env.paths, "continue", "x y"
     ),
@@ -102,7 +104,7 @@ OVERLAYS = {
         env.settings, env.paths, asked=False
     ),
     "container_run_overlay": run_lines,
-    "set_up_overlay": set_up.install_lines,
+    "set_up_overlay": partial(set_up.install_lines, command_line="x y"),
 }
 # An extra has a table of its own. Each kind has a golden plan: here are the folders of these plans.
 GOLDEN_OF, EXTRAS = {}, {}

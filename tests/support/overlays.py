@@ -48,7 +48,7 @@ class OverlayClone(Clone):
         """Name what is left of unfinished work."""
         found = [*self.folder.rglob("*.partial*"), *self.folder.rglob("*.lock*")]
         found += self.scratch.glob("overlays.lock*")
-        return found + list(self.scratch.glob("cache/overlays/work*"))
+        return found + list(self.scratch.glob("cache/overlays/longship-*"))
 
 
 def path_with_refusal(folder, words):
