@@ -103,7 +103,7 @@ def check_still_there(run: Path) -> dict[str, str]:
                 _WITH_CURRENT,
             )
     if found["image_state"] not in ("", image_state(found["image"])):
-        message = f"the image of run {run.name} has changed since: {found['image']}"
+        message = f"the image of run {run.name} was written again since: {found['image']}"
         raise LongshipError(message, _WITH_CURRENT)
     return found
 

@@ -73,7 +73,7 @@ def test_image_that_was_replaced_is_another(runs, tmp_path):
         (run / each).touch()
     assert check_still_there(run)["image"] == str(image)
     image.write_text("two, of another size")
-    with pytest.raises(LongshipError, match="the image of run 12-train has changed since: /"):
+    with pytest.raises(LongshipError, match="the image of run 12-train was written again since: /"):
         check_still_there(run)
 
 
