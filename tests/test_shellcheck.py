@@ -55,7 +55,8 @@ def read_emitted(run, scripts, folder):
     """Let bash read all scripts, and shellcheck those that are made of different functions.
 
     Scripts of the same functions differ in values, which are quoted in one place. The longest one
-    is read with all that shellcheck knows, unless it is long. Their files go into the folder.
+    is read with all that shellcheck knows; if it is long, it is the only one, and read quickly: the
+    functions that it lacks are read with their files. The scripts go into the folder.
     """
     files = {name: folder / f"{name}.sh" for name in scripts}
     for name, text in scripts.items():
@@ -63,10 +64,10 @@ def read_emitted(run, scripts, folder):
         run(["bash", "-n", files[name]])
     different = [files[name] for name in of_different_functions(scripts)]
     longest, *shorter = sorted(different, key=lambda file: -file.stat().st_size)
-    if longest.stat().st_size < _LONG:
-        shellcheck(run, longest)
-    else:
-        shorter.append(longest)
+    if longest.stat().st_size >= _LONG:
+        shellcheck(run, _QUICK, longest)
+        return
+    shellcheck(run, longest)
     if shorter:
         shellcheck(run, _QUICK, *shorter)
 
