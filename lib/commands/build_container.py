@@ -6,7 +6,7 @@ import click
 
 from lib.commands import Invocation, command_line
 from lib.commands.options import Mode, script_options
-from lib.images.build import image_build_lines, image_download_lines, recorded_digest
+from lib.images.build import image_build_lines, image_download_lines
 from lib.script.render import render
 
 
@@ -34,17 +34,17 @@ def build_container(invocation: Invocation, mode: str, locked: bool, force: bool
         raise click.UsageError(
             "--locked cannot be used with offline: the archive determines the image"
         )
-    given = {"force": force, "command_line": command_line("build_container.py")}
+    given = {
+        "locked": locked,
+        "force": force,
+        "command_line": command_line("build_container.py"),
+    }
     paths = invocation.paths_here() if mode == "download" else invocation.paths
     env = invocation.environment(choice=invocation.builder(), paths=paths)
-    # the archive is for the target
-    arch = invocation.settings.machine.arch if mode == "download" else paths.arch
-    found = env._replace(paths=paths._replace(arch=arch))
-    digest = recorded_digest(found) if locked else ""
     if mode == "download":
-        lines = image_download_lines(env, digest=digest, **given)
+        lines = image_download_lines(env, **given)
     else:
         offline = mode == "offline"
-        lines = image_build_lines(env, digest=digest, offline=offline, **given)
+        lines = image_build_lines(env, offline=offline, **given)
     script = render(invocation.title(f"build_container.py {mode}"), lines)
     invocation.finish(script, "build_container.py")

@@ -29,7 +29,9 @@ _NAME = "build_overlay.py"
 @click.option("--list", "show", is_flag=True, help="List all overlays and mark the active one.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 @click.option(
-    "--prune", is_flag=True, help="Delete all but the active overlay, after confirmation."
+    "--prune",
+    is_flag=True,
+    help="Delete all overlays but the active one and those of jobs, after confirmation.",
 )
 @click.option("--yes", is_flag=True, help="With --prune: do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Rebuild even if it exists, to get newer packages.")

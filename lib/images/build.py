@@ -21,7 +21,12 @@ _MOVE = ("python3", "move_built_container_to_active.py")
 
 
 def image_build_lines(
-    env: Environment, *, digest: str = "", force: bool, command_line: str, offline: bool = False
+    env: Environment,
+    *,
+    locked: bool = False,
+    force: bool,
+    command_line: str,
+    offline: bool = False,
 ) -> list[str]:
     """Return the lines that build the image from its source or, offline, from its archive."""
     settings, paths = env.settings, env.paths
@@ -44,7 +49,7 @@ def image_build_lines(
         "",
         call("build_from_archive", archive_base(source, paths))
         if offline
-        else _source_line(settings, source, digest),
+        else _source_line(env, locked),
         wrapped("build_begin", image, work, "1" if force else "", settings.command(*_MOVE), active),
         *runtime_of(env.runtime).build(env, tag, work),
         call("build_end"),
@@ -52,7 +57,7 @@ def image_build_lines(
 
 
 def image_download_lines(
-    env: Environment, *, digest: str, force: bool, command_line: str
+    env: Environment, *, locked: bool = False, force: bool, command_line: str
 ) -> list[str]:
     """Return the lines that save an archive of the image for another machine."""
     settings, here = env.settings, env.paths
@@ -77,7 +82,7 @@ def image_download_lines(
     return [
         *_start_lines(env, command_line, here.offline, here.archives),
         "",
-        _source_line(settings, source, digest),
+        _source_line(env, locked),
         wrapped("archive_begin", *begin, *sifs),
         call("archive_build", image_tag(source, here.arch)),
         call("build_end"),
@@ -108,8 +113,10 @@ def _start_lines(env: Environment, command_line: str, *directories: Path) -> lis
     ]
 
 
-def _source_line(settings: Settings, source: ImageSource, digest: str) -> str:
-    hint = [_build_hint(settings)] if source.file else []
+def _source_line(env: Environment, locked: bool) -> str:
+    source = env.source
+    digest = recorded_digest(env) if locked else ""
+    hint = [_build_hint(env.settings)] if source.file else []
     return call("build_from", source.kind, source.address, digest or source.digest, *hint)
 
 

@@ -102,7 +102,11 @@ def check_still_there(run: Path) -> dict[str, str]:
                 f"the {name} of run {run.name} no longer exists: {path}",
                 _WITH_CURRENT,
             )
-    if found["image_state"] not in ("", image_state(found["image"])):
+    # whole seconds: not every file system keeps more
+    then, now = (
+        each.partition(".")[0] for each in (found["image_state"], image_state(found["image"]))
+    )
+    if then not in ("", now):
         message = f"the image of run {run.name} was written again since: {found['image']}"
         raise LongshipError(message, _WITH_CURRENT)
     return found

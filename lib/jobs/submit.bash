@@ -178,6 +178,7 @@ submission_send() {
     after=("--dependency=afterany:${submitted_ids[-1]}")
     export LONGSHIP_JOB_RESUMES=${submitted_ids[-1]}
   done
+  trap - INT
 }
 
 # submission_tell_sent: name the jobs that were submitted before one that was not.

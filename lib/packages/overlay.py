@@ -111,8 +111,8 @@ def _works(settings: Settings, paths: Paths) -> Path:
 
     name = hashlib.sha256(bytes(paths.overlays)).hexdigest()[:12]
     chosen = settings.configuration.packages.work_dir
-    works = Path(expand("packages.work_dir", chosen, settings)) if chosen else None
-    return (works or paths.cache / "overlays") / f"longship-{name}"
+    works = expand("packages.work_dir", chosen, settings) if chosen else paths.cache / "overlays"
+    return Path(works, f"longship-{name}")
 
 
 def _image_record(env: Environment) -> str:

@@ -283,8 +283,7 @@ def save_patches(configured: Configured) -> None:
         raise LongshipError(message, f"run: {_UPDATE}; {again}")
     theirs = (base, "--remotes", "--glob=refs/longship/tags")
     commits = repository.text("rev-list --reverse --topo-order HEAD --not", *theirs).split()
-    patched = repository.commit_of("refs/longship/patched")
-    if not (commits or repository.succeeds("merge-base --is-ancestor", patched or base, "HEAD")):
+    if patches_in(configured.patches) and not commits and not _is_patched(repository):
         git = f"git -C {quote(str(directory))}"
         raise LongshipError(
             f"{directory} is at a commit without the changes in {configured.patches}",
@@ -295,6 +294,12 @@ def save_patches(configured: Configured) -> None:
     common = repository.ask("merge-base", base, "HEAD") or base
     _check_submodules(repository, common, commits)
     _replace_series(repository, squash(repository, commits, common))
+
+
+def _is_patched(repository: Repository) -> bool:
+    """Tell whether HEAD has the commits that the patches were applied or saved as."""
+    patched = repository.commit_of("refs/longship/patched")
+    return not patched or repository.succeeds("merge-base --is-ancestor", patched, "HEAD")
 
 
 def _commit_uncommitted(repository: Repository) -> list[str]:

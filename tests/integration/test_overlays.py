@@ -137,8 +137,10 @@ def test_two_builds_are_the_same_file(make_overlay_clone, wheels, tmp_path):
     assert found[0] == found[1]
     for wheel in wheels.iterdir():
         os.utime(wheel)  # uv can write down when it saw a wheel
+    before = clone.link().stat().st_ino
     clone.overlay("--force")
     assert sha256(clone.link()) == found[0][1]
+    assert clone.link().stat().st_ino == before  # programs of other nodes may have it open
 
 
 @pytest.mark.parametrize(
@@ -541,6 +543,23 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
 
 
+def test_full_disk_is_told_where_only_the_container_sees_its_path(
+    make_overlay_clone, small_disk, wheels, tmp_path
+):
+    disk = small_disk(60)
+    clone = make_overlay_clone(tmp_path, more=f"work_dir = {toml(str(disk))}\n")
+    found = shutil.copytree(wheels, tmp_path / "found")
+    large = [f"longship_large{number}" for number in range(30)]
+    for name in large:
+        write_wheel(found, name, "1.0", payload=4)
+    clone.require(*large)
+    done = clone.overlay(check=False, env={"PIP_FIND_LINKS": found.as_uri()})
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error.startswith("error: ") and error.endswith(": No space left on device")
+    assert hint.startswith("hint: free some space")
+    assert not clone.versions()
+
+
 @pytest.mark.needs("mksquashfs")
 @pytest.mark.slow  # for packages: test_set_up.py
 @pytest.mark.parametrize("size", [8, 60])  # MB: venv, uv
@@ -600,6 +619,24 @@ def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels
     again = clone.set_up("install", env=find)
     assert "up to date" in again.stderr
     assert "up to date" in clone.overlay(env=find).stderr
+
+
+def test_pytorch_of_an_overlay_is_not_replaced_above_it(fresh, wheels, tmp_path):
+    """What requires another one is not installed, and nothing changes."""
+    found = shutil.copytree(wheels, tmp_path / "found")
+    for version in ("1.0", "2.0"):
+        write_wheel(found, "torch", version)
+    write_wheel(found, "longship_more", "1.0", requires="torch==2.0")
+    find = {"PIP_FIND_LINKS": found.as_uri()}
+    fresh.require(TINY, "torch==1.0")
+    (fresh.root / "requirements/more.txt").write_text("longship_more\n")
+    key = 'venv_requirements = "requirements/more.txt"'
+    fresh.change('overlay = "myenv"', f'overlay = "myenv"\n{key}')
+    fresh.overlay(env=find)
+    done = fresh.set_up("install", env=find, check=False)
+    is_told(done, "cannot install the packages into", "read the installer's output above")
+    assert re.search(r"\(constraint\) torch\S*==1\.0$", done.stdout, re.MULTILINE)
+    assert not list(fresh.scratch.glob("venv_*"))
 
 
 def test_more_packages_lie_in_a_venv_above_it(fresh, wheels, tmp_path):

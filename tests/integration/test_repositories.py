@@ -845,6 +845,16 @@ def test_patches_of_others_are_not_overwritten(work):
     assert len(list(work.patches.iterdir())) == 2
 
 
+def test_clone_at_another_commit_without_patches_has_nothing_to_save(work):
+    mine = work.install()
+    work.release(data__py="2\n")
+    work.update()
+    mine.git("checkout", "-q", "--detach", "HEAD~1")
+    assert "has no local changes" in work.set_up("save-patches").stderr
+    mine.replace("model.py", "line 5\n", "mine\n")
+    assert "torchtitan: 1 patch in " in work.set_up("save-patches").stderr
+
+
 def test_series_is_kept_where_the_clone_is_at_another_commit(work):
     mine = write_series(work)
     mine.git("checkout", "-q", "--detach", "refs/longship/base")

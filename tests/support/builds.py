@@ -6,7 +6,7 @@ from lib.images.build import image_build_lines
 from lib.runtimes.environment import Environment
 from lib.script.render import render
 
-GIVEN = {"digest": "", "force": False, "command_line": "python3 build_container.py"}
+GIVEN = {"force": False, "command_line": "python3 build_container.py"}
 
 # What would change this machine only says so.
 STUBS = r"""

@@ -77,7 +77,7 @@ IMAGES = {
         build.image_build_lines, force=True, command_line="x y", offline=True
     ),
     "build_container_download": partial(
-        build.image_download_lines, digest="", force=False, command_line="x y"
+        build.image_download_lines, force=False, command_line="x y"
     ),
     "move_built_container_to_active": partial(
         versions.move_lines, command_line="x y", following=["x y"]

@@ -140,7 +140,7 @@ def test_submission_excludes_them_too_and_says_so(words, excluded, calls, submit
         assert last == f"--exclude={excluded}"
     told = submit(*words)
     (line,) = [each for each in told if "print_messages excluded" in each]
-    assert "n1 (GPU broken, " in line and "doctor.py nodes --machine " in line
+    assert "n1 (GPU broken, " in line and "doctor.py nodes --machine m --remove NODE" in line
     # what a re-run gives to sbatch is the user's own
     (kept,) = [each for each in told if "LONGSHIP_JOB_OPTIONS=" in each]
     assert "n1" not in kept
