@@ -32,7 +32,7 @@ def tell(number, _):
 
 for each in (signal.SIGUSR1, signal.SIGTERM):
     signal.signal(each, tell)
-os.mkdir(os.environ["FOLDER"] + "/ready")  # an open() here imports; a handler amid that could not open
+os.mkdir(os.environ["FOLDER"] + "/ready")  # open() imports, amid which none can open
 while True:
     time.sleep(0.05)
 """
