@@ -77,9 +77,10 @@ LONGSHIP_QUICKSTART=1 .venv/bin/python3 set_up.py install
 cat <<'EOF'
 
 Next steps:
-  python3 container_run.py python train.py --help
-                               train longer, use a larger model or your own text
-  python3 container_run.py     open a shell inside the environment
-  configuration.toml           set your project, account and machines
-  docs/tutorial.md             from here to a job on two nodes
+  python3 container_run.py --machine local python train.py --help
+                        train longer, use a larger model or your own text
+  python3 container_run.py --machine local
+                        open a shell inside the environment
+  configuration.toml    set your project, account and machines
+  docs/tutorial.md      from here to a job on two nodes
 EOF

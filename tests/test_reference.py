@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from support.documentation import read
 from support.repository import SITES, copy_tree
 from support.stacks import SHIPPED
-from writers.commands import WITHOUT, click_commands
+from writers.commands import WITHOUT, click_commands, verbs_of
 
 from lib.script.render import shell_files
 
@@ -71,13 +71,17 @@ def options(heading):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_of_help_are_those_of_the_reference(name):
-    commands = [COMMANDS[name], *getattr(COMMANDS[name], "shown_verbs", list)()]
+    commands = [COMMANDS[name], *(verb for _, verb in verbs_of(name, COMMANDS[name]))]
     texts = [CliRunner().invoke(each, ["--help"]).output for each in commands]
     shown = "".join(each.partition("\nOptions:\n")[2] for each in texts)
     told = {each[0] for each in map(OPTION.match, re.findall(r"^  (\S+)", shown, re.M)) if each}
     alone = WITHOUT in section("docs/reference/commands.md", name)
     common = {"--version"} if alone else options("Options of every Python script")
     assert told - {"--help"} == options(name) | common
+
+
+def test_verbs_of_verbs_are_in_the_reference():
+    assert "\n### submit.py scale report\n" in read("docs/reference/commands.md")
 
 
 def test_every_row_says_what_it_is():

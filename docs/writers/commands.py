@@ -6,9 +6,11 @@ import argparse
 import ast
 import contextlib
 import inspect
+import itertools
 import math
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,8 +46,7 @@ def commands_page() -> str:
     known = {option for each in common for option in each.opts}
     for name, command in click_commands().items():
         parts += _command_parts(f"## {name}", name, command, known)
-        for verb in command.shown_verbs() if isinstance(command, WithVerbs) else ():
-            typed = f"{name} {verb.name}"
+        for typed, verb in verbs_of(name, command):
             parts += _command_parts(f"### {typed}", typed, verb, known)
     for path in sorted(Path(ROOT).glob("*.sh")):
         parts += [f"## {path.name}", *_shell_parts(path)]
@@ -58,6 +59,13 @@ def commands_page() -> str:
 def click_commands() -> dict[str, click.Command]:
     """Return the click command of each entry script, by the script's name."""
     return {f"{each}.py": find_command(each) for each in find_scripts()}
+
+
+def verbs_of(typed: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield what is typed for each verb of a command, and its command; also verbs of verbs."""
+    for verb in command.shown_verbs() if isinstance(command, WithVerbs) else ():
+        yield f"{typed} {verb.name}", verb
+        yield from verbs_of(f"{typed} {verb.name}", verb)
 
 
 def _common_options() -> list[click.Option]:
@@ -141,7 +149,8 @@ def _examples(text: str) -> str:
 
 def _shell_parts(path: Path) -> list[str]:
     """Return the header comment of a script: its purpose, then its usage."""
-    head = path.read_text(encoding="utf-8").partition("\nset ")[0].splitlines()[1:]
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    head = itertools.takewhile(lambda line: line.startswith("#"), lines)
     paragraphs = "\n".join(each.lstrip("#") for each in head).split("\n\n")
     return [
         f"```text\n{inspect.cleandoc(each)}\n```" if each.startswith("   ") else f"{plain(each)}."

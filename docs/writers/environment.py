@@ -127,7 +127,8 @@ def _exports(settings: Settings) -> list[tuple[str, str]]:
                 if unless_set:
                     rows.append((code(name), f"{code(unless_set[1])} (if unset)"))
                 elif name not in OFFLINE:
-                    rows.append((code(name), code(given)))
+                    shared = " (if `shared_dir` is set)" if "<shared_dir>" in given else ""
+                    rows.append((code(name), code(given) + shared))
     return rows
 
 

@@ -18,7 +18,7 @@ and the tests of one. Delete those that you do not use; everything else works as
 
 _ADD = """\
 To add one, make a directory. These files in it are found, without any registration:
-`SCRIPT_VERB.py` with a click command is a verb of `submit.py` or `doctor.py`; `SCRIPT.py` is the
+`SCRIPT_VERB.py` with a click command is a verb of that entry script; `SCRIPT.py` is the
 command of an entry script; `check.py` with `findings(settings)` is a check of `doctor.py`; and any
 script can use the functions of `*.bash`. An extra imports from `lib/`, never from another one."""
 

@@ -45,8 +45,12 @@ def _counts(context: click.Context, option: click.Parameter, text: str) -> tuple
 @click.command(cls=_Scale, context_settings={"ignore_unknown_options": True})
 @click.argument("job", metavar="SITE/run_training_MACHINE.sbatch")
 @click.option("--nodes", required=True, callback=_counts, metavar="N,N...", help="Nodes of a job.")
-@click.option("--trials", type=click.IntRange(1, 20), default=1, help="Jobs for each of them.")
-@click.option("--steps", type=click.IntRange(10), default=50, help="Steps of each job.")
+@click.option(
+    "--trials", type=click.IntRange(1, 20), default=1, help="Jobs for each of them (default: 1)."
+)
+@click.option(
+    "--steps", type=click.IntRange(10), default=50, help="Steps of each job (default: 50)."
+)
 @click.option(
     "--batch", type=click.IntRange(0), default=0, metavar="N", help="Sequences of a step."
 )
@@ -92,6 +96,11 @@ def scale(
     )
     script = render(invocation.title(f"submit.py scale {job}"), submit_lines(first))
     invocation.finish(script, "submit.py", note=total_cost(first).words)
+
+
+for _each in scale.params:
+    if isinstance(_each, click.Option) and _each.name in ("chain", "after"):
+        _each.hidden = True  # of all submissions, and refused here
 
 
 def _check(study: Study, read: JobFile, asked: Asked) -> None:

@@ -10,7 +10,7 @@ from extras.site_check.site import diagnose
 from extras.site_check.site_new import describe
 from lib.commands import print_no_script
 from lib.commands.doctor import checked_invocation, json_option
-from lib.commands.options import plain_options
+from lib.commands.options import WrongCall, plain_options
 from lib.doctor.report import exit_on_signals
 
 
@@ -29,6 +29,8 @@ def site(options: Mapping[str, str], dry_run: bool, new: str | None, as_json: bo
     if dry_run:
         print_no_script("Longship: doctor.py --site")
         return
+    if new is not None and as_json:
+        raise WrongCall("--new cannot be used with --json", "leave out one of the two")
     exit_on_signals()
     settings = checked_invocation(options).settings
     if new is None:

@@ -31,7 +31,7 @@ _NAME = "build_overlay.py"
 @click.option(
     "--prune",
     is_flag=True,
-    help="Delete all overlays but the active one and those of jobs, after confirmation.",
+    help="Delete all overlays but the active one and those of running jobs, after confirmation.",
 )
 @click.option("--yes", is_flag=True, help="With --prune: do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Rebuild even if it exists, to get newer packages.")

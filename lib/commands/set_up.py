@@ -37,9 +37,9 @@ def set_up(
     r"""Install repositories, Python packages, models and datasets on top of the image.
 
     \b
-    install       clone the repositories, build the venv from the stack's packages
-                  and requirements/environment.txt, and download the assets;
-                  existing ones are left unchanged
+    install       clone the repositories, build the venv from the requirements of
+                  the stack, and download the assets; existing ones are left
+                  unchanged
     update        update the repositories to the configured versions, replay your
                   changes, lock the newest versions of the packages in
                   requirements/<stack>_<arch>.lock, and report what changed; with

@@ -30,7 +30,7 @@ overlay_prune() {
     printf '%s\n' "${version##*/}" >&2
   done
   bytes_format "$bytes"
-  note 'this configuration and the jobs use none of these; other stacks and requirements may'
+  note 'this configuration and running jobs use none of these; waiting jobs, other stacks and requirements may'
   [[ -n $3 ]] || confirm "delete ${#store_unused[@]} overlays ($REPLY)?"
   store_delete overlay_delete
   overlay_prune_leftovers "$2"

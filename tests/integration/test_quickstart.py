@@ -60,10 +60,11 @@ def quickstart(root, tmp_path_factory):
 @whole
 def test_it_says_what_it_does_and_what_is_next(quickstart):
     steps = quickstart.done.stdout.partition("\nNext steps:\n")[2].splitlines()
-    first, _, second, third, fourth = (each.split("  ")[1] for each in steps)
-    assert first == "python3 container_run.py python train.py --help"
+    first, _, second, _, third, fourth = (each.split("  ")[1] for each in steps)
+    assert first == "python3 container_run.py --machine local python train.py --help"
     named = [second, third, fourth]
-    assert named == ["python3 container_run.py", "configuration.toml", "docs/tutorial.md"]
+    shell = "python3 container_run.py --machine local"
+    assert named == [shell, "configuration.toml", "docs/tutorial.md"]
     assert "Traceback" not in quickstart.done.stderr
 
 

@@ -328,6 +328,12 @@ def clone(shared_clone, root, clean_environment, tmp_path):
     return clone
 
 
+def test_new_site_is_not_printed_as_json(clone):
+    done = clone.type("doctor.py", "--site", "--new", "skald", "--json", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--new cannot be used with --json" in done.stderr
+
+
 def test_new_site_is_read_and_confirmed(clone):
     text = clone.type("doctor.py", "--site", "--new", "skald").stdout
     assert '\npartitions.gpu = { max_time = "00:30:00" }    # scontrol show partition\n' in text
