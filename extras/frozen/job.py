@@ -18,7 +18,7 @@ from lib.jobs.start import Start, repositories_of
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.script.command import call, wrapped
-from lib.script.errors import write_error
+from lib.script.errors import LongshipError, write_error
 from lib.script.execute import make_directory, read_output
 from lib.script.records import content_of
 
@@ -49,7 +49,11 @@ def _freeze_lines(env: Environment, again: str) -> list[str]:
     is_copy = paths.root.parts[-2:] == ("code", "longship") and _is_same(
         paths.root.parents[2], paths.runs
     )
-    clone = env.settings.environ["LONGSHIP_CLONE"] if is_copy else paths.root
+    clone = env.settings.environ.get("LONGSHIP_CLONE", "") if is_copy else paths.root
+    if not clone:
+        raise LongshipError(
+            f"{paths.root} is the copy of a run", "change to your clone, and submit the job there"
+        )
     run = again or (paths.root.parents[1] if is_copy else "")
     words = [word for pair in repositories_of(env).items() for word in pair]
     worker = (sys.executable or "python3", paths.root / "extras/frozen/freeze_worker.py")

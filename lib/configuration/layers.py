@@ -27,14 +27,15 @@ class Settings(NamedTuple):
     environ: Mapping[str, str]  # of the caller
 
     @property
-    def typed_stack(self) -> list[str]:
-        """The option that named the stack, if there was one: hints must name the stack too."""
-        typed = self.origins["stack"] == "command line"
-        return [f"--stack={self.stack.name}"] if typed else []
+    def typed_options(self) -> list[str]:
+        """The options that named machine and stack: the commands of hints must name them too."""
+        chosen = {"machine": self.machine.name, "stack": self.stack.name}
+        typed = {key for key, origin in self.origins.items() if origin == "command line"}
+        return [f"--{key}={name}" for key, name in chosen.items() if key in typed]
 
     def command(self, *words: str) -> str:
         """Return a command for a hint."""
-        return call(*words, *self.typed_stack)
+        return call(*words, *self.typed_options)
 
 
 # Keys that cannot depend on the stack or the machine, because they choose it.

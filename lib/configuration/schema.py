@@ -223,12 +223,14 @@ def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
     origins = dict.fromkeys(KEYS, "default")
     for layer in layers:
         for dotted, value in layer.values.items():
-            if isinstance(value, dict):
-                value = {**values[dotted], **value}
-            elif KEYS[dotted].entries:
-                value = _merge_entries(values[dotted], value)
-            values[dotted] = value
-            origins[dotted] = layer.origin
+            origin = layer.origin
+            if isinstance(value, dict) or KEYS[dotted].entries:
+                if not value:  # it adds nothing
+                    continue
+                if values[dotted]:
+                    origin = f"{origins[dotted]}, {origin}"
+                value = _merge(values[dotted], value)
+            values[dotted], origins[dotted] = value, origin
     grouped: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in TABLES}}
     for dotted, value in values.items():
         table, _, key = dotted.rpartition(".")
@@ -245,10 +247,10 @@ def entry_name(entry: Mapping[str, Any]) -> str:
     return entry.get("name") or (last[: -len(".git")] if last.endswith(".git") else last)
 
 
-def _merge_entries(
-    old: tuple[Mapping[str, Any], ...], new: tuple[Mapping[str, Any], ...]
-) -> tuple[Mapping[str, Any], ...]:
+def _merge(old: Any, new: Any) -> Any:
     """Let a later layer change entries by their name, such as only the URL, and add others."""
+    if isinstance(new, dict):
+        return {**old, **new}
     merged = {entry_name(each): each for each in old}
     for each in new:
         name = entry_name(each)

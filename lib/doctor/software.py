@@ -28,8 +28,6 @@ from lib.script.records import readable_values
 
 SIF_RUNTIMES = tuple(apptainer.ENDINGS)
 FORMATS = ("zstd", "lz4", "xz", "gzip")
-_ACTIVATE = "python3 move_built_container_to_active.py"
-_BUILD_ANEW = f"python3 build_container.py --force && {_ACTIVATE}"
 # In POSIX sh: the GPUs that are visible, the image's CUDA or ROCm, and whether the image brings the
 # libraries with which its programs run on an older driver.
 _ASK_ABOUT_GPU = r"""echo "seen=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)"
@@ -96,18 +94,19 @@ def _find_image(env: Environment) -> Generator[Finding, None, bool]:
     active = active_image(env.runtime, env.source, env.paths)
     file = pinned(active) if os.path.islink(active) else Path(env.image)
     usable = (yield from asked("image", *image_lines(env))) is not None
-    damage = ""
+    damage, command = "", env.settings.command
+    activate = command("python3", "move_built_container_to_active.py")
     if usable and file.parent.name == "versions":
         damage = find_damages([file], answer_lines(env))[str(file)]
     if damage:
-        may, fix = "is", _BUILD_ANEW
+        may, fix = "is", f"{command('python3', 'build_container.py', '--force')} && {activate}"
         if damage.startswith("modified"):
-            may, fix = "may be", f"compare its checksum: {_ACTIVATE} --use {file.name}"
+            may, fix = "may be", f"compare its checksum: {activate} --use {file.name}"
         yield problem("image", f"the image {file} {may} damaged: {damage}", fix)
     elif usable:
         yield ok("image", f"{file}{_built(file)}")
     if new_image(active):
-        yield warning("image", "a new image is ready to activate", _ACTIVATE)
+        yield warning("image", "a new image is ready to activate", activate)
     return usable and not damage
 
 
@@ -211,8 +210,7 @@ def _find_overlay(env: Environment) -> Iterator[Finding]:
     damage = find_damages([file])[str(file)]
     if damage:
         text = f"the overlay {file} may be damaged: {damage}"
-        fix = f"python3 build_overlay.py --stack {env.settings.stack.name}"
-        yield problem("overlay", text, fix)
+        yield problem("overlay", text, env.settings.command("python3", "build_overlay.py"))
     else:
         yield ok("overlay", f"{file}{_built(file)}")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from shlex import quote
 
 from lib.configuration.paths import Paths
 from lib.configuration.tables import find_files
@@ -20,6 +21,7 @@ from lib.script.trust import check_trusted, is_own
 # What a record says of that which a launcher starts.
 NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
 _WITH_CURRENT = "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch"
+_WRITTEN = " bytes, written at "
 _LARGEST = 1e30  # number that is a measurement
 # What a re-run reads of a run; programs write other files there, with the user's umask.
 _READ = (
@@ -102,14 +104,21 @@ def check_still_there(run: Path) -> dict[str, str]:
                 f"the {name} of run {run.name} no longer exists: {path}",
                 _WITH_CURRENT,
             )
-    # whole seconds: not every file system keeps more
-    then, now = (
-        each.partition(".")[0] for each in (found["image_state"], image_state(found["image"]))
-    )
-    if then not in ("", now):
-        message = f"the image of run {run.name} was written again since: {found['image']}"
-        raise LongshipError(message, _WITH_CURRENT)
+    _check_same_image(run, found["image"], found["image_state"])
     return found
+
+
+def _check_same_image(run: Path, image: str, state: str) -> None:
+    """Stop if an image's file has another state than when the run started."""
+    # whole seconds: not every file system keeps more
+    then, now = (each.partition(".")[0] for each in (state, image_state(image)))
+    if then in ("", now):
+        return
+    hint, (size, seconds) = _WITH_CURRENT, then.split(_WRITTEN)
+    if now.startswith(size + _WRITTEN):
+        hint = f"if it is the same file: touch -d @{seconds} {quote(image)}; if not, {hint}"
+    message = f"the image of run {run.name} has another size or time than at its start: {image}"
+    raise LongshipError(message, hint)
 
 
 def image_state(image: str) -> str:
@@ -117,7 +126,7 @@ def image_state(image: str) -> str:
     if not image.startswith("/") or not os.path.exists(image):
         return ""
     found = os.stat(image)
-    return f"{found.st_size} bytes, written at {found.st_mtime_ns / 1e9:.9f}"
+    return f"{found.st_size}{_WRITTEN}{found.st_mtime_ns / 1e9:.9f}"
 
 
 def values_of(run: Path, record: Mapping[str, str]) -> tuple[dict[str, str], list[LongshipError]]:

@@ -172,13 +172,18 @@ cost_confirm() {
 submission_send() {
   local -a after=()
   local -i number
-  trap 'submission_tell_sent; exit 130' INT
+  trap 'submission_tell_interrupted; exit 130' INT # also while further jobs are submitted
   for ((number = 0; number < $1; number++)); do
     submission_send_job "${@:3:$2}" "${after[@]}" "${@:3+$2}"
     after=("--dependency=afterany:${submitted_ids[-1]}")
     export LONGSHIP_JOB_RESUMES=${submitted_ids[-1]}
   done
-  trap - INT
+}
+
+# submission_tell_interrupted: name the submitted jobs; the last sbatch may have submitted one more.
+submission_tell_interrupted() {
+  warn_of "interrupted; submitted: ${submitted_ids[*]:-none}, and perhaps one more" \
+    "list your jobs: squeue --me${submitted_ids[*]:+; to cancel these, run: scancel ${submitted_ids[*]}}"
 }
 
 # submission_tell_sent: name the jobs that were submitted before one that was not.

@@ -19,17 +19,19 @@ from lib.script.quoting import Expansion
 
 
 def data_command(settings: Settings) -> str:
-    """Return the command that makes the training data; on a site it submits a job."""
+    """Return the command that makes the data; for a training on a site it submits a job."""
     root, machine, stack = settings.root, settings.machine, settings.stack.name
-    job = Path(machine.site_file).with_name(f"preprocess_data_{machine.name}.sbatch")
-    if machine.name != "local" and (root / job).is_file():
-        return settings.command("python3", "submit.py", job)
     script = f"stacks/{stack}/preprocess_data.sh"
-    if stack == "pytorch":
+    job = Path(machine.site_file).with_name(f"preprocess_data_{machine.name}.sbatch")
+    if (root / f"stacks/{stack}/run_evaluation.sh").is_file():
+        made = ["--online", "bash", script]  # it downloads what others have published
+    elif machine.name != "local" and (root / job).is_file():
+        return settings.command("python3", "submit.py", job)
+    elif stack == "pytorch":
         made = ["python", "preprocess_data.py"]
     else:
         made = ["bash", script, "all"] if (root / script).is_file() else []  # else a shell
-    return call("python3", "container_run.py", *settings.typed_stack, *made)
+    return call("python3", "container_run.py", *settings.typed_options, *made)
 
 
 def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:

@@ -101,13 +101,7 @@ def find_target(repository: Repository) -> str:
     if ref:
         names = (f"refs/longship/tags/{ref}", f"refs/remotes/origin/{ref}")
         return find_commit(repository, *names)
-    found = repository.commit_of("refs/longship/default")
-    if not found:
-        raise LongshipError(
-            f"{configured.name}: {configured.url} has no default branch",
-            'set its ref in configuration.toml: ref = "BRANCH"',
-        )
-    return found
+    return repository.commit_of("refs/longship/default")
 
 
 def find_commit(repository: Repository, *names: str) -> str:
@@ -160,7 +154,8 @@ def _update_submodules(repository: Repository, *command: str) -> None:
     if not fetched:
         show_output(output)
         message = f"{repository.name}: cannot fetch its submodules"
-        hint = f"{READ_ABOVE}; without network: python3 set_up.py offline"
+        without = "without network: python3 set_up.py offline"
+        hint = f"{READ_ABOVE}; {BRING_BUNDLES if repository.configured.bundles else without}"
         raise write_error(repository.directory, message, hint)
 
 

@@ -46,7 +46,8 @@ def listed_lines(
         return []
     worker = [sys.executable or "python3", "-X", "utf8", paths.root / "lib/repositories/worker.py"]
     options = [f"--repositories={paths.repositories}"]
-    options += [*([f"--bundles={bundles}"] if bundles else []), *settings.typed_stack]
+    options += [f"--bundles={bundles}"] if bundles else []
+    options += [f"--typed={each}" for each in settings.typed_options]
     lines = [call(*worker), *map(call, options)]
     for each in configured:
         words = (each.name, each.url, each.ref, each.upstream)

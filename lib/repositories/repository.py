@@ -261,8 +261,9 @@ class Repository(Git):
             raise LongshipError(
                 f"{directory}: git ignores changes of some files "
                 "(assume-unchanged, skip-worktree, sparse checkout)",
-                f"list them: {git} ls-files -v | grep '^[a-zS]'; then: {git} update-index "
-                f"--no-assume-unchanged --no-skip-worktree FILE; or: {git} sparse-checkout disable",
+                f"list them: {git} ls-files -v | grep '^[a-zS]'; then for S: {git} update-index "
+                "--no-skip-worktree FILE, or sparse-checkout disable; for others: "
+                f"{git} update-index --no-assume-unchanged FILE",
             )
 
     def check_replayable(self) -> None:
@@ -278,6 +279,7 @@ class Repository(Git):
                 raise LongshipError(
                     f"{directory}: the submodule {path} has changes, which an update cannot replay",
                     "commit and push them to a branch of your own; or, to lose them: "
+                    f"{git} reset -q -- {quote(path)} && "
                     f"{git} submodule update --init --force -- {quote(path)}; {_AGAIN}",
                 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from shlex import quote
 
 from lib.repositories.clone import HEADS, add_upstream, clone, fetch_submodules, find_target
 from lib.repositories.git import GitError, note, show
@@ -283,14 +282,13 @@ def save_patches(configured: Configured) -> None:
         raise LongshipError(message, f"run: {_UPDATE}; {again}")
     theirs = (base, "--remotes", "--glob=refs/longship/tags")
     commits = repository.text("rev-list --reverse --topo-order HEAD --not", *theirs).split()
+    commits += _commit_uncommitted(repository)
     if patches_in(configured.patches) and not commits and not _is_patched(repository):
-        git = f"git -C {quote(str(directory))}"
         raise LongshipError(
             f"{directory} is at a commit without the changes in {configured.patches}",
-            f"return to them, for example: {git} checkout -; {again}; or, to drop the changes, "
+            f"check out the branch that has them; {again}; or, to drop the changes, "
             f"delete {configured.patches}, and run: {_UPDATE}",
         )
-    commits += _commit_uncommitted(repository)
     common = repository.ask("merge-base", base, "HEAD") or base
     _check_submodules(repository, common, commits)
     _replace_series(repository, squash(repository, commits, common))
@@ -333,8 +331,11 @@ def _replace_series(repository: Repository, commits: list[str]) -> None:
     except (OSError, GitError) as error:
         message = f"cannot write {directory}"
         raise write_error(directory, message, "read the error above", str(error)) from error
-    for name in {each.name for each in patches_in(directory)} - names:
+    replaced = sorted({each.name for each in patches_in(directory)} - names)
+    for name in replaced:
         (directory / name).unlink()
+    if replaced:
+        note(f"{repository.name}: deleted the former {' '.join(replaced)}")
     repository.save_settings([*repository.settings()[:2], series_checksum(directory)])
     repository.run("update-ref refs/longship/patched HEAD")
     plural = "" if len(commits) == 1 else "es"

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--bundles", type=Path, help="bundles to use instead of the servers")
     parser.add_argument("--into", type=Path, help="download: directory of the bundles")
     parser.add_argument("--mirrors", type=Path, help="download: directory of the mirrors")
-    parser.add_argument("--stack", default="", help="stack of the command line, for hints")
+    parser.add_argument("--typed", action="append", default=[], help="typed option, for hints")
     parser.add_argument("--configured", nargs=5, action="append", help="a repository")
     parser.add_argument("--resume", default="", help="command to resume with")
     parser.add_argument("action", choices=[*_ACTIONS, "download"])
@@ -69,7 +69,7 @@ def main() -> None:
 def _run_all(given: argparse.Namespace, configured: dict[str, Configured]) -> None:
     """Run an action for all repositories at once; what each prints is shown in one piece."""
     step, names = Steps("1/1", given.resume), list(configured)
-    typed = f"{_SET_UP} --stack={quote(given.stack)}" if given.stack else _SET_UP
+    typed = " ".join([_SET_UP, *map(quote, given.typed)])
     named = [each for each in names if given.action != "install" or not configured[each].exists()]
     if given.action in _STEPS and named:
         step(f"{_STEPS[given.action]} {' '.join(named)}")

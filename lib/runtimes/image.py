@@ -101,26 +101,10 @@ def _parse(text: str, origin: str, absolute: Callable[[str], str]) -> ImageSourc
         return ImageSource(kind, absolute(text))
     schemes = ("docker://", "oras://", "library://", "docker-archive:", "oci-archive:")
     kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
-    meant = _meant(text, scheme)
-    hint = f"{meant} valid values: {', '.join(kinds)}" if meant else suggest(text, kinds)
-    raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)
-
-
-def _meant(text: str, scheme: str) -> str:
-    """Say how to write what other tools write; "" for anything else."""
-    name, _, ending = text.rpartition("/")[2].rpartition(".")
-    plain = text.partition("://")[2] or text
-    if "#" in text:  # enroot's
-        return f'write "docker://{plain.replace("#", "/")}";'
-    if scheme == "dockerd":
-        return f'write "docker-daemon:{plain}";'
-    if ending in ("squashfs", "sqfs"):
-        return f"rename the file: {name}.sqsh;"
-    if ending == "recipe" or "Singularity" in (name, ending):
-        return f"rename the file: {name if ending == 'recipe' else 'NAME'}.def;"
+    hint = suggest(text, kinds)
     if scheme not in SCHEMES and re.fullmatch(_REFERENCE, text):
-        return f'did you mean "docker://{text}"?'
-    return ""
+        hint = f'did you mean "docker://{text}"? valid values: {", ".join(kinds)}'
+    raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)
 
 
 def _kind_of_file(text: str) -> str:

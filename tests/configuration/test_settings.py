@@ -44,6 +44,18 @@ def test_later_layer_wins(count, repository):
     assert settings.origins["container.image"].startswith(LAYERS[count - 1][0])
 
 
+def test_table_is_from_each_layer_that_fills_it(repository):
+    repository.write(
+        "site/site.toml", '[machines.one.configuration.environment]\nset = { A = "1" }\n'
+    )
+    repository.write("configuration.toml", "[environment]\nset = {}\n")
+    assert repository.settings(machine="one").origins["environment.set"] == "site/site.toml"
+    repository.write("configuration.toml", '[environment]\nset = { B = "2" }\n')
+    settings = repository.settings(machine="one")
+    assert settings.configuration.environment.set == {"A": "1", "B": "2"}
+    assert settings.origins["environment.set"] == "site/site.toml, configuration.toml"
+
+
 def test_table_of_another_machine_does_not_count(repository):
     repository.write("site/site.toml", TWO_MACHINES)
     repository.write("configuration.toml", '[machines.two.container]\nimage = "two"\n')

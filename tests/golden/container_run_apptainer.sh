@@ -9,7 +9,7 @@ longship_main() {
   host_forget MY_HOST_ONLY "${!MY_HOST_@}"
   program_check apptainer
   image=/e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
-  sif_check "$image" arm64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
+  sif_check "$image" arm64 'run: python3 build_container.py --machine=jpb && python3 move_built_container_to_active.py --machine=jpb'
   host_check_arch arm64 "the image $image"
   options=()
   sif_add_options gpus
@@ -75,7 +75,7 @@ case $1 in cd | export | source) false ;; *) command -v -- "$1" >/dev/null ;; es
     *'"'"' '"'"'*) echo "hint: type it without the quotes around it: $1" ;;
     *.py) echo "hint: run: python $*" ;;
     cd | export | source) echo "hint: run: bash -c '"'"'$1 ... && COMMAND'"'"'" ;;
-    *) echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install; or choose an image that has it: container.image in configuration.toml" ;;
+    *) echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install --machine=jpb; or choose an image that has it: container.image in configuration.toml" ;;
   esac >&2
   exit 127
 }

@@ -859,11 +859,21 @@ def test_series_is_kept_where_the_clone_is_at_another_commit(work):
     mine = write_series(work)
     mine.git("checkout", "-q", "--detach", "refs/longship/base")
     told = work.set_up("save-patches", check=False)
-    is_told(told, "is at a commit without the changes in", "return to them, for example: git -C ")
+    is_told(told, "is at a commit without the changes in", "check out the branch that has them")
     assert len(list(work.patches.iterdir())) == 2
     mine.git("checkout", "-q", "-")
     work.set_up("save-patches")
     assert len(list(work.patches.iterdir())) == 2
+
+
+def test_reworked_patches_replace_the_former_ones(work):
+    mine = write_series(work)
+    mine.git("reset", "-q", "--soft", "HEAD~1")
+    done = work.set_up("save-patches")
+    assert "torchtitan: 1 patch in " in done.stderr
+    assert "note: torchtitan: deleted the former 0001-WIP-mine.patch 0002-" in done.stderr
+    (patch,) = work.patches.iterdir()
+    assert all(text in patch.read_text() for text in ("mine.py", "new.bin", "+line five"))
 
 
 def test_plain_install_with_a_patch_that_does_not_apply(work):

@@ -477,7 +477,10 @@ def test_id_of_a_job_is_read_among_other_lines(said, job, clean_environment, run
         assert hint == "look for the job before you submit it again: squeue --me\n"
 
 
-def test_interrupted_chain_names_the_jobs_that_were_submitted(clean_environment, run, tmp_path):
+@pytest.mark.parametrize(
+    "sent", [["submission_send 3 0 x"], ["submission_send 1 0 x", "submission_send_job y"]]
+)
+def test_interruption_names_the_jobs_that_were_submitted(sent, clean_environment, run, tmp_path):
     (tmp_path / "sbatch").write_text(
         f"#!/bin/bash\n[[ ! -e {tmp_path}/first ]] || {{ kill -INT $PPID; exit 130; }}\n"
         f": >{tmp_path}/first; echo 4711\n"
@@ -485,11 +488,11 @@ def test_interrupted_chain_names_the_jobs_that_were_submitted(clean_environment,
     (tmp_path / "sbatch").chmod(0o755)
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
     # not in a subshell, as the terminal's Ctrl-C reaches the script too
-    script = render("a test", ['command_exec() { exec "$@"; }', "submission_send 3 0 x"])
+    script = render("a test", ['command_exec() { exec "$@"; }', *sent])
     done = run(["bash", "-c", script], env=env, check=False)
     assert done.returncode == 130
-    assert "warning: not all jobs were submitted, only 4711\n" in done.stderr
-    assert "scancel 4711\n" in done.stderr
+    assert "warning: interrupted; submitted: 4711, and perhaps one more\n" in done.stderr
+    assert "squeue --me; to cancel these, run: scancel 4711\n" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """A recorded run is found by its job, and nobody else has changed it."""
 
+import os
+import subprocess
+
 import pytest
 from support.requests import RECORD
 
@@ -72,9 +75,16 @@ def test_image_that_was_replaced_is_another(runs, tmp_path):
     for each in ("launcher", "configuration.json"):
         (run / each).touch()
     assert check_still_there(run)["image"] == str(image)
-    image.write_text("two, of another size")
-    with pytest.raises(LongshipError, match="the image of run 12-train was written again since: /"):
+    os.utime(image, (1, 1))  # as what is written against a purge of old files
+    message = "the image of run 12-train has another size or time than at its start: /"
+    with pytest.raises(LongshipError, match=message) as refused:
         check_still_there(run)
+    subprocess.run(refused.value.hint.split("file: ")[1].split(";")[0], shell=True, check=True)
+    assert check_still_there(run)["image"] == str(image)
+    image.write_text("two, of another size")
+    with pytest.raises(LongshipError, match=message) as refused:
+        check_still_there(run)
+    assert refused.value.hint.startswith("submit the job with the current settings")
 
 
 @pytest.mark.parametrize("name", ["*", "1*", "[1]", "?"])

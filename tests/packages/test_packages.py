@@ -364,15 +364,24 @@ def test_lock_has_neither_directories_of_this_machine_nor_credentials(bash, tmp_
 @pytest.mark.parametrize(
     ("machine", "stack", "command"),
     [
-        ("lumi", "olmo", "submit.py lumi/preprocess_data_lumi.sbatch --stack=olmo"),
-        ("local", "", "container_run.py python preprocess_data.py"),
-        ("local", "trl", "container_run.py --stack=trl bash stacks/trl/preprocess_data.sh all"),
+        ("lumi", "olmo", "submit.py lumi/preprocess_data_lumi.sbatch {}"),
+        ("local", "pytorch", "container_run.py {} python preprocess_data.py"),
+        ("local", "trl", "container_run.py {} bash stacks/trl/preprocess_data.sh all"),
         # JUWELS Booster has no such job: its data are made on the others
-        ("jwb", "trl", "container_run.py --stack=trl bash stacks/trl/preprocess_data.sh all"),
+        ("jwb", "trl", "container_run.py {} bash stacks/trl/preprocess_data.sh all"),
+        # what it evaluates with is downloaded, which a job cannot
+        (
+            "lumi",
+            "evaluate",
+            "container_run.py {} --online bash stacks/evaluate/preprocess_data.sh",
+        ),
     ],
 )
-def test_data_are_made_by_the_job_of_a_site_for_the_stack_that_was_typed(
-    root, machine, stack, command
-):
-    settings = load_settings(root, {"machine": machine, "stack": stack}, {"HOME": "/home/me"})
-    assert data_command(settings) == f"python3 {command}"
+def test_data_are_made_by_the_job_of_a_site_for_what_was_typed(root, machine, stack, command):
+    typed = {"machine": machine, "stack": stack}
+    settings = load_settings(root, typed, {"HOME": "/home/me"})
+    options = f"--machine={machine} --stack={stack}"
+    assert data_command(settings) == f"python3 {command.format(options)}"
+    environ = {f"LONGSHIP_{key.upper()}": value for key, value in typed.items()}
+    settings = load_settings(root, {}, {"HOME": "/home/me", **environ})
+    assert data_command(settings) == f"python3 {command.format('')}".replace("  ", " ").rstrip()

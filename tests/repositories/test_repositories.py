@@ -119,9 +119,10 @@ def test_lines_name_each_repository(repository):
     folder = "/home/me/longship-data/project/repos"
     assert f"--repositories={folder}\n" in lines[0] and "--bundles" not in lines[0]
     assert lines[1] == f'repositories_run update {folder} "${{repositories[@]}}"'
-    assert "--stack" not in lines[0]
-    lines = repository_lines(*repository.settings_and_paths(stack="pytorch"), "update")
-    assert "\n    --stack=pytorch\n" in lines[0]
+    assert "--typed" not in lines[0]
+    typed = {"stack": "pytorch", "machine": "local"}
+    lines = repository_lines(*repository.settings_and_paths(**typed), "update")
+    assert "\n    --typed=--machine=local\n    --typed=--stack=pytorch\n" in lines[0]
 
 
 def test_nothing_is_emitted_without_repositories(repository):

@@ -79,12 +79,9 @@ def test_source_is_recognised(text, kind, address, repository):
         ("image.siff", "FILE.sif"),
         ("ubuntu:22.04", 'did you mean "docker://ubuntu:22.04"? valid values: docker://'),
         ("nvcr.io/nvidia/pytorch:25.06-py3", '"docker://nvcr.io/nvidia/pytorch:25.06-py3"?'),
-        ("docker://nvcr.io#nvidia/nemo:26", 'write "docker://nvcr.io/nvidia/nemo:26"; valid'),
-        ("nvcr.io#nvidia/nemo:26", 'write "docker://nvcr.io/nvidia/nemo:26"; valid'),
-        ("dockerd://lab/base:1", 'write "docker-daemon:lab/base:1"; valid'),
-        ("/x/it.squashfs", "rename the file: it.sqsh; valid"),
-        ("images/Singularity", "rename the file: NAME.def; valid"),
-        ("images/train.recipe", "rename the file: train.def; valid"),
+        ("nvcr.io#nvidia/nemo:26", "docker://"),
+        ("dockerd://lab/base:1", "docker-daemon:"),
+        ("images/Singularity", "FILE.def"),
     ],
 )
 def test_source_that_is_none_is_told_with_what_there_is(text, hint, repository):

@@ -680,3 +680,5 @@ def test_job_that_a_job_submits_has_its_code(site, submit):
     lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
     start = site.root / "extras/frozen/start/job.bash"
     assert wrapped("code_again", site.scratch / "runs/code", start, "/a clone", run) in lines
+    with pytest.raises(LongshipError, match="is the copy of a run"):  # typed there, after the job
+        submit()
