@@ -27,7 +27,7 @@ engine_image() {
   fi
   tag=$(engine_tag_in "$3")
   case $2 in
-    exists) [[ -f $3 ]] && "$1" image inspect "$tag" >/dev/null 2>&1 ;;
+    exists) [[ -f $3 ]] && engine_has_image "$1" "$tag" ;;
     check) engine_check "$1" "$tag" "${@:4}" ;;
     delete) engine_delete "$1" "$tag" "$3" ;;
     checksum) "$1" image inspect --format '{{.Id}}' "$tag" | sed 's/^\(sha256:\)\?/sha256:/' ;;
@@ -41,6 +41,13 @@ engine_tag_in() {
   local tag=
   if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
   printf '%s' "$tag"
+}
+
+# engine_has_image PROGRAM TAG: whether its store has it; stop if docker's daemon does not answer.
+engine_has_image() {
+  if "$1" image inspect "$2" >/dev/null 2>&1; then return; fi
+  engine_check_works "$1"
+  return 1
 }
 
 # engine_delete PROGRAM TAG FILE: delete the file, and the tag unless another file names it too;
@@ -197,8 +204,7 @@ engine_keep_tag() {
 engine_check() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
-    "$1" version >/dev/null 2>&1 ||
-      fail "$1 is installed but does not work" "run: $1 version"
+    engine_check_works "$1"
     fail "$1 has no image $2" "$4"
   }
   [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"

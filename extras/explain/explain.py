@@ -129,7 +129,9 @@ def _first_error(scan: Scan) -> FirstError | None:
 
 def _where(finding: Finding) -> str:
     times = f", {finding.count} times" if finding.count > 1 else ""
-    return f"line {finding.line}{times}" + (f", task {finding.task}" if finding.task else "")
+    task, rank = (each.decode() for each in finding.label)
+    whose = f", task {task}" if task else f", rank {rank}" * bool(rank)
+    return f"line {finding.line}{times}{whose}"
 
 
 def _cut(text: str, width: int) -> str:

@@ -73,8 +73,6 @@ _BESIDE = re.compile(
 _ATTEMPT = b"longship: run "  # the first line of each attempt of a job, in the same log
 # The first line of what the end of a job adds to its log (lib/jobs/run.bash): not its own output.
 _EXPLANATION = b"longship: explanation of the failure"
-# What NCCL's RAS prints of a process that does not answer, and of ranks behind the others.
-_BEHIND = re.compile(rb"longship: NCCL:.* on node (\S+)(?: managing GPU|\s*$)")
 HINTED = "message with a hint"  # the topic of an error that comes with its own hint
 
 
@@ -159,7 +157,6 @@ class Scan:
         # how many ordinary lines more make it a healthy log, and a healthy rank
         self._signs, self._left = 0, dict[Label, int]()
         self._is_ignored = self._is_explained = False
-        self.behind: set[str] = set()
 
     @property
     def is_failure(self) -> bool:
@@ -170,10 +167,7 @@ class Scan:
     def findings(self) -> list[Finding]:
         """Causes first, in the order of the log; messages with their own hint win over others."""
         merged: dict[str, Finding] = {}
-        found = [each for topics in self._found.values() for each in topics.values()]
-        for each in sorted(found if self.is_failure else [], key=lambda each: each.line):
-            if self._went_on(each.steps):
-                continue
+        for each in sorted(self._lasting if self.is_failure else (), key=lambda each: each.line):
             known = merged.setdefault(each.message.topic, each)
             if known is not each:
                 merged[each.message.topic] = known._replace(count=known.count + each.count)
@@ -184,6 +178,16 @@ class Scan:
             return each.message.consequence, not is_own, each.line
 
         return sorted(merged.values(), key=order)
+
+    def of_topic(self, topic: str) -> list[Finding]:
+        """Return the findings that were merged into that of a topic, one for each label."""
+        return [each for each in self._lasting if each.message.topic == topic]
+
+    @property
+    def _lasting(self) -> list[Finding]:
+        """Those that the run has not survived."""
+        found = (each for topics in self._found.values() for each in topics.values())
+        return [each for each in found if not self._went_on(each.steps)]
 
     def _went_on(self, steps: int) -> bool:
         """Tell whether the run has survived what was printed after so many steps."""
@@ -253,8 +257,6 @@ class Scan:
             if not self._left[label]:
                 self._survive(label)
         self._take_hint(label, text, number)
-        if behind := _BEHIND.match(text):
-            self.behind.add(shown(behind[1]))
         if not is_quoted:
             self.first.take(label, text, number, len(self._times), is_error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Collection
 from typing import Any
 
@@ -16,21 +15,21 @@ def step_end(scan: Scan, allocated: Collection[str]) -> dict[str, Any]:
     ``topic`` is that of the first message which can be why it ended ("" for none), ``restart`` is
     `never` if another attempt would fail again, or `node` if a node is to blame, ``step`` is the
     last one of the training that the log names (or None), ``nodes`` are those to blame, and
-    ``reasons`` the topics of the messages that are evidence against some of them.
+    ``reasons`` the topics of the messages that are evidence against them. What several nodes print
+    is evidence against none: they share the image, the file system and the network.
     """
     suspects = [each for each in scan.findings if each.message.restart == "node"]
-    reasons = {_node_of(each, scan, allocated): each.message.topic for each in suspects}
-    reasons.pop("", None)
-    nodes = {*reasons}
-    behind = {_named(each, allocated) for each in scan.behind}
-    if len(behind) == 1:  # else they say only that some wait for others
-        nodes |= behind - {""}
+    reasons = {}
+    for topic in (each.message.topic for each in suspects):
+        nodes = {_node_of(each, scan, allocated) for each in scan.of_topic(topic)} - {""}
+        if len(nodes) == 1:
+            reasons[nodes.pop()] = topic
     first: Finding | None = (suspects or scan.findings or [None])[0]
     return {
         "topic": first.message.topic if first else "",
         "restart": first.message.restart if first else "",
         "step": scan.step,
-        "nodes": sorted(nodes),
+        "nodes": sorted(reasons),
         "reasons": reasons,
     }
 
@@ -41,10 +40,4 @@ def _node_of(finding: Finding, scan: Scan, allocated: Collection[str]) -> str:
         return ""
     words = re.findall(r"[\w.-]+", finding.line_text)
     named = next((each for each in map(str, words) if each in allocated), "")
-    return named or scan.first.node_of(finding.task)
-
-
-def _named(address: str, allocated: Collection[str]) -> str:
-    """Return the node of an address; JSC's names of the fast network end in i."""
-    name = socket.getfqdn(address).partition(".")[0]
-    return next((each for each in (name, name[:-1]) if each in allocated), "")
+    return named or scan.first.node_of(finding.label[0].decode())  # a rank is no task

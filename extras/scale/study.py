@@ -86,13 +86,14 @@ def read_study(paths: Paths, name: str) -> Study:
 
 def trials_of(paths: Paths, study: Study) -> Iterator[Trial]:
     """Yield all trials of a study, also those without a run."""
+    runs = find_files(paths.runs, f"*-{glob.escape(study.name)}-n*/record.json")
+    records = [(readable_values(each), each.parent) for each in runs if is_own(each.parent)]
     for nodes in study.nodes:
         for each in range(1, study.trials + 1):
-            pattern = f"*-{glob.escape(study.label(nodes, each))}/record.json"
-            runs = [path.parent for path in find_files(paths.runs, pattern) if is_own(path.parent)]
-            records = [(readable_values(run / "record.json"), run) for run in runs]
-            if records:
-                record, run = max(records, key=lambda found: found[0].get("started", ""))
+            label = study.label(nodes, each)
+            found = [each for each in records if each[0].get("name") == label]
+            if found:
+                record, run = max(found, key=lambda pair: pair[0].get("started", ""))
                 yield _trial(paths, study, nodes, run, record)
             else:
                 yield Trial(nodes, "not started")

@@ -148,6 +148,8 @@ def _requests(
                 raise LongshipError(
                     "--then and --array cannot be used in a study", "leave them out"
                 )
+            if found.trained_on != found.size:
+                raise LongshipError("a study cannot keep spare nodes", "add: --spare-nodes=0")
             if (nodes, trial) != (study.nodes[0], 1):
                 found = found._replace(
                     job=found.job._replace(needs_image=False),  # that of the first is checked

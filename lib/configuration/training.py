@@ -124,6 +124,12 @@ def hub_cache(environment: EnvironmentKeys, paths: Paths) -> Path:
 
     Variables are set as they are written: the libraries would expand ~, and a script would not.
     """
+    for other in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"):
+        if other in environment.set:
+            raise LongshipError(
+                f"environment.set has {other}: models and datasets are not downloaded to it",
+                "set HF_HOME in its place, to the directory that contains hub/",
+            )
     given = environment.set.get("HF_HOME") or str(paths.hub)
     if not given.startswith("/"):
         raise LongshipError(

@@ -189,13 +189,14 @@ build_discard() {
   directory_remove "$build_tmp"
 }
 
-# build_remove_dead: remove what killed builds left. The lock is held: none is alive.
+# build_remove_dead: remove what killed builds of this image left. The lock is held: none is alive.
 build_remove_dead() {
-  local left
-  for left in "${build_image%/*}"/partial-*-"${build_image##*/}"; do
-    if [[ -e $left ]]; then image_ask delete "$left" || rm -f -- "$left"; fi
+  local left name
+  for left in "${build_image%/*}"/partial-*-"${build_image##*/}"{,.json,.json.partial}; do
+    name=${left##*/partial-} # its number of a process, then the image, whose name can have dashes
+    if [[ ! -e $left || ${name#*-} != "${build_image##*/}"* ]]; then continue; fi
+    if [[ $left == *.json* ]] || ! image_ask delete "$left"; then rm -f -- "$left"; fi
   done
-  rm -f -- "${build_image%/*}"/partial-*-"${build_image##*/}.json"{,.partial}
   for left in "$build_work"/tmp-*; do directory_remove "$left"; done
 }
 

@@ -63,7 +63,7 @@ def image_download_lines(
     settings, here = env.settings, env.paths
     source = env.source
     check_usable(env.runtime, source)
-    if source.kind == "sqsh":
+    if source.kind in ("sqsh", "oci-archive"):
         raise LongshipError(
             f"cannot download {source.address}: it is a file already",
             "copy it to the target machine, and set container.image there",

@@ -38,6 +38,7 @@ build_fail() {
     *'no space left on device'* | *'disk quota exceeded'*)
       hint='free some space, or set [paths] in configuration.toml; then run the command again'
       ;;
+    *'docker daemon'* | *'daemon socket'*) hint='docker does not answer, run: docker version' ;;
     *unauthorized* | *toomanyrequests* | *'authentication required'* | *denied* | *'no basic auth'*)
       hint+="; to log in: ${login//HOST/$host}"
       ;;

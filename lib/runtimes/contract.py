@@ -104,7 +104,9 @@ def configured_binds(
 
     own = [Bind(str(paths.root), str(paths.root))]
     own += [bind(text) for text in settings.configuration.container.binds]
-    site = [Bind(each, each) for each in (*settings.machine.binds, *map(str, paths.trees))]
+    named = {each.target for each in own}
+    site = [Bind(each, each) for each in settings.machine.binds if each not in named]
+    site += [Bind(each, each) for each in map(str, paths.trees)]
     seen = [each.target for each in (*own, *site)]
     data = [
         Bind(each, each)

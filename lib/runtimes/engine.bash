@@ -62,11 +62,19 @@ engine_build() {
   build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
 }
 
+# engine_check_works PROGRAM: stop if docker's daemon, or podman, does not answer.
+engine_check_works() {
+  "$1" version >/dev/null 2>&1 || fail "$1 is installed but does not work" "run: $1 version"
+}
+
 # engine_import PROGRAM TAG: tag an image of docker's store; podman gets it from docker first.
 engine_import() {
   local -r name=${build_address#docker-daemon:}
   if [[ $1 == podman ]]; then build_run podman pull "$build_address"; fi
-  "$1" tag "$name" "$2" 2>/dev/null || fail "$1 has no image $name" "list its images: $1 image ls"
+  "$1" tag "$name" "$2" 2>/dev/null || {
+    engine_check_works "$1"
+    fail "$1 has no image $name" "list its images: $1 image ls"
+  }
 }
 
 # engine_load PROGRAM TAG: load a docker archive into the store, under this tag alone.

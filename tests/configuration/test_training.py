@@ -331,6 +331,14 @@ def test_own_cache_that_the_scripts_cannot_find_is_refused(text, stack):
         hub_cache(given[0].configuration.environment, given[1])
 
 
+def test_cache_that_the_downloads_do_not_know_is_refused(stack):
+    text = '[environment.set]\nHF_HUB_CACHE = "/group/hub"\n'
+    given = stack.configure(text).settings_and_paths()
+    with pytest.raises(LongshipError, match="has HF_HUB_CACHE") as error:
+        hub_cache(given[0].configuration.environment, given[1])
+    assert error.value.hint.startswith("set HF_HOME")
+
+
 @pytest.mark.parametrize("text", ["", "a/b/c", "configs/a.yaml", "/a/b", "word"])
 def test_what_is_no_name_of_the_hub_is_not_looked_for(text, stack):
     repository = stack.configure(f"[training]\ntokenizer = {toml(text)}\n")

@@ -129,6 +129,12 @@ def test_download_is_named_after_the_target_and_lies_here(repository):
     assert begin.endswith(" apptainer singularity")
 
 
+def test_archive_that_offline_cannot_read_is_not_downloaded(repository):
+    settings, here = configure(repository, "oci-archive:/x/mine.tar")
+    with pytest.raises(LongshipError, match="it is a file already"):
+        image_download_lines(Environment(settings, here, "apptainer"), **GIVEN)
+
+
 @pytest.mark.parametrize("runtime", ["apptainer", "another"])
 def test_archive_is_of_a_form_that_the_runtime_can_read(runtime, run, tmp_path):
     base = tmp_path / "x_amd64"

@@ -40,6 +40,19 @@ def test_value_of_a_record(bash, tmp_path):
     assert bash('record_value /none x; echo "<$REPLY>"').stdout == "<>\n"
 
 
+def test_build_that_another_image_is_in_is_left_alone(bash, tmp_path):
+    """The name of one can end in the name of the other."""
+    others = ["partial-98-my-x_amd64.sif", "partial-98-my-x_amd64.sif.json"]
+    dead = ["partial-7-x_amd64.sif", "partial-7-x_amd64.sif.json", "partial-8-x_amd64.sif.json"]
+    build = tmp_path / "build"
+    build.mkdir()
+    for each in (*others, *dead):
+        (build / each).touch()
+    given = f"build_image={call(build / 'x_amd64.sif')} build_work=/none"
+    bash('image_ask() { rm -- "$2"; }', given, "build_remove_dead")
+    assert sorted(each.name for each in build.iterdir()) == others
+
+
 def test_group_can_read_what_a_member_with_a_narrow_umask_activates(bash, tmp_path):
     active, image = tmp_path / "base_amd64.sif", tmp_path / "build/base_amd64.sif"
     image.parent.mkdir()
@@ -153,6 +166,7 @@ HINTS = {
     "UNAUTHORIZED: authentication required": "apptainer registry login",
     "dial tcp: lookup x on 1.2.3.4:53: no such host": "build_container.py download",
     "curl: (6) Could not resolve host: x": "build_container.py download",
+    "permission denied while trying to connect to the Docker daemon socket": "docker version",
     "write /x: no space left on device": "free some space",
     "write /x: disk quota exceeded": "free some space",
 }

@@ -364,6 +364,17 @@ def test_repository_and_roots_are_bound_once_and_the_sites_where_they_exist(repo
     assert site == (Bind("/appl", "/appl"), Bind("/x", "/x"))  # doctor.py makes no directory
 
 
+def test_users_bind_of_a_target_wins_over_that_of_the_site(repository):
+    text = (
+        '[paths]\nproject_dir = "/x"\nscratch_dir = "/x"\n[container]\nbinds = ["/appl:/appl:ro"]\n'
+    )
+    repository.write("configuration.toml", text)
+    repository.write("local/site.toml", '[machines.local]\nbinds = ["/appl", "/opt/site"]\n')
+    binds, site = binds_of(repository)
+    assert binds[1:] == (Bind("/appl", "/appl", True),)
+    assert site == (Bind("/opt/site", "/opt/site"), Bind("/x", "/x"))
+
+
 def patched(repository, line):
     repository.write("configuration.toml", f"[container.patched_files]\n{line}\n")
     return patched_files(*repository.settings_and_paths())

@@ -62,6 +62,28 @@ def test_archive_in_apptainers_form_is_of_no_use(repository):
     assert not any(line.endswith(" singularity") for line in found)
 
 
+@BOTH
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if engine_image PROGRAM exists FILE; then :; fi",
+        "build_address=docker-daemon:mine:1; build_run() { :; }; engine_import PROGRAM mine:1-x",
+    ],
+)
+def test_image_is_not_missing_where_nothing_answers(line, runtime, bash, tmp_path):
+    program = tmp_path / runtime
+    program.write_text('#!/bin/sh\n[ "$1" = version ] && [ -e "$0.works" ]\n')
+    program.chmod(0o755)
+    (tmp_path / f"x.{runtime}").write_text("x:1\n")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    line = line.replace("PROGRAM", runtime).replace("FILE", f"{tmp_path}/x.{runtime}")
+    done = bash(line, env=env, check=False)
+    assert f"error: {runtime} is installed but does not work\n" in done.stderr
+    (tmp_path / f"{runtime}.works").touch()
+    done = bash(line, env=env, check=False)
+    assert "does not work" not in done.stderr
+
+
 def test_image_of_the_store_is_looked_for(repository, tmp_path):
     repository.environ["PATH"] = str(tmp_path)
     (tmp_path / "docker").write_text("#!/bin/sh\n")

@@ -339,11 +339,13 @@ def test_last_run_is_the_newest_of_the_same_kind(request_for):
     request = request_for(*JOB)
     runs = request.env.paths.runs
 
-    def write_run(name, ended, peak, arguments="--layers\0009\0", nodes="2", training="{}"):
+    def write_run(
+        name, ended, peak, arguments="--layers\0009\0", nodes="2", training="{}", code="0"
+    ):
         (runs / name).mkdir(parents=True)
         record = {
             **{"machine": "m", "stack": "pytorch", "nodes": nodes, "gpus": "8", "ended": ended},
-            "gpu_peak_memory_mib": peak,
+            **{"gpu_peak_memory_mib": peak, "exit_code": code},
         }
         (runs / name / "record.json").write_text(json.dumps(record, indent=2) + "\n")
         (runs / name / "arguments").write_text(arguments)
@@ -358,4 +360,5 @@ def test_last_run_is_the_newest_of_the_same_kind(request_for):
     write_run("6-other-nodes", "2026-11-09T00:00:00Z", "9", nodes="4")
     write_run("7-other-settings", "2026-11-09T00:00:00Z", "9", training='{"layers": 3}')
     write_run("8-damaged", "2026-11-09T00:00:00Z", "9", training="")
+    write_run("9-failed", "2026-11-09T00:00:00Z", "9", code="1")
     assert last_run(request) == ("2-train", 20.0)

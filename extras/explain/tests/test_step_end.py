@@ -1,7 +1,6 @@
 """What a log tells of the end of a step, for programs: what the run survived is not its end."""
 
 import json
-import socket
 
 import pytest
 
@@ -137,13 +136,27 @@ def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
     )
 
 
-def test_nccl_names_a_node_unless_it_names_several(read, monkeypatch):
-    names = {"10.0.0.2": "node2.cluster", "10.0.1.9": "jwb0456i.juwels", "10.0.0.1": "node1"}
-    monkeypatch.setattr(socket, "getfqdn", lambda address: names.get(address, address))
+def test_node_that_is_behind_or_does_not_answer_is_not_to_blame(read):
     silent = f"{RUN}longship: no output for 1800 seconds: ending 7.0\n"
-    process = "longship: NCCL:   Process 7 on node {} managing GPU 5\n"
-    rank = "longship: NCCL:   Rank 3 -- GPU 3 managed by process 9 on node {}\n"
-    assert read(silent + process.format("10.0.0.2")) == end_of("no output", nodes=("node2",))
-    assert read(silent + 2 * rank.format("10.0.1.9"))["nodes"] == ["jwb0456"]
-    assert read(silent + rank.format("10.0.1.9") + process.format("10.0.0.1"))["nodes"] == []
-    assert read(silent + process.format("10.9.9.9"))["nodes"] == []
+    process = "longship: NCCL:   Process 7 on node node2 managing GPU 5\n"
+    rank = "longship: NCCL:   Rank 3 -- GPU 3 managed by process 9 on node node2\n"
+    assert read(silent + process + rank) == end_of("no output")
+
+
+def test_what_several_nodes_print_is_evidence_against_none(read):
+    broken = "{}: Failed to initialize NVML: Driver/library version mismatch\n"
+    ends = "".join(
+        f"srun: error: {node}: task {task}: Exited with exit code 1\n"
+        for task, node in enumerate(NODES)
+    )
+    one = RUN + 2 * broken.format(1) + ends
+    assert read(one) == end_of("GPU broken", "node", nodes=("node2",))
+    several = RUN + broken.format(1) + broken.format(2) + ends
+    assert read(several) == end_of("GPU broken", "node")
+
+
+def test_rank_without_its_task_names_no_node(read):
+    rank = "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    ends = "srun: error: node1: task 0: Exited with exit code 1\n"
+    ends += "srun: error: node2: task 1: Terminated\n"
+    assert read(RUN + rank + ends) == end_of("GPU broken", "node")

@@ -74,7 +74,7 @@ class Training:
             hint = f"look for lines that are not JSON: {file}"
             self.gaps.append((f"cannot read {damaged} lines of {file}: left out", hint))
         if rest:
-            hint = f"remove it: sed -i '$d' {file}"
+            hint = "nothing to do: the job was writing it, or was killed then"
             self.gaps.append((f"the last line of {file} is incomplete: left out", hint))
 
     def add(self, line):
@@ -112,7 +112,7 @@ class Training:
             sample[row["device"]] = row
         self.add_sample(node, sample)
         if not node:
-            self.gaps.append((f"no sample found in {file}", f"its node is not measured: rm {file}"))
+            self.gaps.append((f"no sample found in {file}", "its node is not measured"))
 
     def add_sample(self, node, sample):
         """Add the values of all devices of a node; without GPUs those of its processes."""

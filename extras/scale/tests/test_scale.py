@@ -25,8 +25,9 @@ def write_run(runs, job, label, speeds, **values):
     run = runs / f"{job}-{label}"
     (run / "results").mkdir(parents=True)
     record = {
-        **{"job": str(job), "nodes": "1", "gpus": "4", "started": "2026-01-02T03:00:00Z"},
-        **{"ended": "2026-01-02T04:00:00Z", "exit_code": "0", "cost_per_hour": "36", **values},
+        **{"job": str(job), "name": label, "nodes": "1", "gpus": "4"},
+        **{"started": "2026-01-02T03:00:00Z", "ended": "2026-01-02T04:00:00Z"},
+        **{"exit_code": "0", "cost_per_hour": "36", **values},
     }
     (run / "record.json").write_text(json.dumps(record, indent=2) + "\n")
     lines = [{"step": n, "tokens_per_s": x, "mfu": 0.4} for n, x in enumerate(speeds, 1)]
@@ -60,6 +61,7 @@ def test_trials_are_found_by_name_and_none_is_left_out(paths):
     write_run(paths.runs, 3, "s-n2-t1", [200] * 10, ended="")
     write_run(paths.runs, 4, "s-n2-t2", [])
     write_run(paths.runs, 5, "other-s-n4-t1-x", [9] * 10)
+    write_run(paths.runs, 6, "other-s-n1-t1", [9] * 10, started="2026-01-03T03:00:00Z")
     found = list(trials_of(paths, STUDY))
     assert [each.state for each in found] == [
         "completed",
@@ -125,6 +127,7 @@ def test_study_is_read_as_it_was_written(paths):
         (["--nodes=2,3", "--batch=3", "--weak"], "3 sequences on 2 nodes", "a multiple of 2"),
         (["--nodes=1,2", "--batch=8", "--chain=2"], "--chain and --after cannot", "leave them out"),
         (["--nodes=1,2", "--batch=8", "--array=0-1%1"], "--array cannot be used", "leave them"),
+        (["--nodes=2,4", "--batch=8", "--restarts=1", "--spare-nodes=1"], "spare nodes", "=0"),
         (["--nodes=1,2", "--batch=8", "--stack=trl"], "has no settings for steps", "scaling_study"),
     ],
 )
