@@ -281,16 +281,31 @@ def test_dead_lock_that_cannot_be_emptied_is_moved_away(start, tmp_path):
         each.chmod(0o755)
 
 
-def test_worker_ends_with_the_script_and_the_lock_is_released(start, tmp_path):
+# A signal that comes before the script knows the number of the worker.
+EARLY = """\
+early() {
+  if [[ $1 != worker_process=\\$* ]]; then return; fi
+  until [[ -e started ]]; do :; done
+  trap - DEBUG
+  kill -s TERM $$
+}
+set -T
+trap 'early "$BASH_COMMAND"' DEBUG"""
+
+
+@pytest.mark.parametrize("before", [":", EARLY], ids=["", "early"])
+def test_worker_ends_with_the_script_and_the_lock_is_released(before, start, tmp_path):
     worker = "import os, time; os.system(': >started; exec sleep 300')"
     script = start(
+        before,
         call("on_interrupt", "again"),
         f"work() {{ {call('worker_run', sys.executable, '-c', worker)}; }}",
         call("lock_run", tmp_path / "lock", "work"),
     )
     wait_until((tmp_path / "started").exists)
-    script.send_signal(signal.SIGTERM)
-    assert finish(script)[0] == 130
+    if before != EARLY:
+        script.send_signal(signal.SIGTERM)
+    assert finish(script, 200)[0] == 130
     wait_until(lambda: "sleep 300" not in processes.session(script.pid))
     assert not (tmp_path / "lock.lock").exists()
 
