@@ -31,6 +31,10 @@ _PIP = (
     *("--no-compile", "--only-binary=:all:", "--python-version=3.9", "--implementation=py"),
     *("--abi=none", "--platform=any", "--target"),
 )
+# The second line of each unpack.sh.
+_PURPOSE = (
+    "# Unpack this bundle on an air-gapped machine; needs bash, coreutils and python3. Files of the"
+)
 
 
 def pack(options: Namespace) -> None:
@@ -84,9 +88,21 @@ def _check_directory(options: Namespace) -> None:
         raise LongshipError(f"the bundle would contain itself: {bundle}", hint)
     if os.path.lexists(bundle) and not os.path.isdir(bundle):
         raise LongshipError(f"not a directory: {bundle}", hint)
-    own = (f"{bundle}/{name}" for name in ("SHA256SUMS", "unpack.sh", ".partial"))
-    if os.path.isdir(bundle) and os.listdir(bundle) and not any(map(os.path.exists, own)):
+    if os.path.isdir(bundle) and os.listdir(bundle) and not _is_bundle(bundle):
         raise LongshipError(f"the directory is not empty, and contains no bundle: {bundle}", hint)
+
+
+def _is_bundle(directory: str) -> bool:
+    """Tell whether a directory contains a bundle, or what an interrupted `pack` has left of one."""
+    with suppress(LongshipError, OSError):
+        tree.read_sums(f"{directory}/SHA256SUMS")
+        return True
+    with suppress(OSError):
+        if _PURPOSE in tree.read_lines(f"{directory}/unpack.sh")[1:2]:
+            return True
+    with suppress(OSError):
+        return all(each.isdecimal() for each in os.listdir(f"{directory}/.partial"))
+    return False
 
 
 def _collect(options: Namespace) -> dict[str, str]:

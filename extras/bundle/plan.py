@@ -45,9 +45,11 @@ def pack_lines(
     options += [[f"--allow={each}"] for each in allowed]
     options += [] if history else [["--no-history"]]
     options += [["--need", *each] for each in _needed(settings, here)]
-    unpack = call("bash", f"{os.path.basename(os.path.realpath(directory))}/unpack.sh")
-    copy = f"copy {call(directory)} to the target machine"  # nobody has a name for a local one
-    copy = copy if machine == "local" else call("rsync", "-a", directory, f"{machine}:")
+    # without a slash at its end, with which rsync would copy what is in it
+    copied = os.path.realpath(directory)
+    copy = f"copy {call(copied)} to the target machine"  # nobody has a name for a local one
+    copy = copy if machine == "local" else call("rsync", "-a", copied, f"{machine}:")
+    unpack = call("bash", f"{os.path.basename(copied)}/unpack.sh")
     return [
         *_start(here.root, directory, typed),
         "parts=(\n    " + "\n    ".join(call(*each) for each in options) + ")",

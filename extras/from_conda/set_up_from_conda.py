@@ -17,13 +17,15 @@ from lib.script.execute import write_file
 from lib.script.records import content_of
 
 _IMAGE = "the image has it, or requirements/torch.txt"
-_SYSTEM = "not a Python package: docs/how-to/containers.md#add-system-packages"
+_CUDA = "by its name part of the image's CUDA"
+_SYSTEM = "by its name no Python package: docs/how-to/containers.md#add-system-packages"
+_TORCH = r"pytorch(-cuda|-gpu|-mutex)?|torch|torchvision|torchaudio|triton|pytorch-triton.*"
 # Why a package is left out, by the first of these patterns that its whole name matches.
 _LEFT_OUT = {
     r"python(_abi)?": "the image's Python is used",
     r"pip|setuptools|wheel|conda.*": "every venv has its own",
-    r"pytorch(-cuda|-gpu|-mutex)?|torch|torchvision|torchaudio|triton|pytorch-triton.*": _IMAGE,
-    r"cuda.*|cudatoolkit.*|cudnn|nccl|nvidia-.*|lib(cu|nv|npp).*": _IMAGE,
+    _TORCH: _IMAGE,
+    r"cuda.*|cudatoolkit.*|cudnn|nccl|nvidia-.*|lib(cu|nv|npp).*": _CUDA,
     r"_.*|lib.*|ld_impl.*|.*_linux-.*|.*-(tools|dev)|r|r-.*": _SYSTEM,
     r"gcc|gxx|cmake|make|ninja|compilers|binutils|git(-lfs)?|curl|wget|ffmpeg|sox|openjdk": _SYSTEM,
     r"openmpi|mpich|mpi|mkl|blas|openblas|openssl|ca-certificates|zlib|xz|bzip2|zstd": _SYSTEM,
@@ -81,14 +83,16 @@ def _packages(text: str) -> Iterator[tuple[str, str]]:
             key = re.match(r"(\w+):", line)
             section = key[1] if key else section
             continue
-        column, word = len(item[1]), item[2].strip("\"'")
+        column, word = len(item[1]), re.sub(r"""^(["'])(.*)\1$""", r"\2", item[2])
         nested = nested if column >= nested else 0
         if section != "dependencies":
             continue
         if re.fullmatch(r"pip\s*:", word):
             nested = column + 1
         elif nested:
-            yield word, _reason(re.split(r"[\s\[=<>!~;@]", word)[0], word)
+            # only PyTorch's: what conda lets pip install is a Python package
+            name = re.split(r"[\s\[=<>!~;@]", word)[0]
+            yield word, _reason(name, word, {_TORCH: _IMAGE})
         else:
             yield _of_conda(word)
 
@@ -101,11 +105,11 @@ def _of_conda(spec: str) -> tuple[str, str]:
         exact = version.count("=") == 2 or plain[1].endswith("*")
         version = f"=={plain[1].strip()}{'' if exact else '.*'}"
     name = name.lower()
-    return f"{_RENAMED.get(name, name)}{version}", _reason(name, spec)
+    return f"{_RENAMED.get(name, name)}{version}", _reason(name, spec, _LEFT_OUT)
 
 
-def _reason(name: str, line: str) -> str:
+def _reason(name: str, line: str, left_out: Mapping[str, str]) -> str:
     if re.match(r"(-e|--editable)?\s*\.{1,2}(/|\[|$)", line):
         return "name the project under [[repositories]] in configuration.toml"
-    found = (why for pattern, why in _LEFT_OUT.items() if re.fullmatch(pattern, name.lower()))
+    found = (why for pattern, why in left_out.items() if re.fullmatch(pattern, name.lower()))
     return next(found, "")

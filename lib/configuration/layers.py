@@ -25,19 +25,14 @@ class Settings(NamedTuple):
     origins: Mapping[str, str]  # of each value, by dotted key
     files: tuple[str, ...]  # of configuration, whether they exist or not, stack and sites
     environ: Mapping[str, str]  # of the caller
-
-    @property
-    def typed_options(self) -> list[str]:
-        """The options that named machine and stack: the commands of hints must name them too."""
-        chosen = {"machine": self.machine.name, "stack": self.stack.name}
-        typed = {key for key, origin in self.origins.items() if origin == "command line"}
-        return [f"--{key}={name}" for key, name in chosen.items() if key in typed]
+    typed_options: tuple[str, ...]  # of all scripts: the commands of hints must have them too
 
     def command(self, *words: str) -> str:
         """Return a command for a hint."""
         return call(*words, *self.typed_options)
 
 
+_TYPED = ("machine", "stack", "configuration")
 # Keys that cannot depend on the stack or the machine, because they choose it.
 _CHOSEN = {"stacks": {"stack", "machine"}, "machines": {"machine"}}
 
@@ -89,6 +84,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
         origins=origins,
         files=tuple(map(str, looked_at)),
         environ=environ,
+        typed_options=tuple(f"--{key}={options[key]}" for key in _TYPED if options.get(key)),
     )
 
 

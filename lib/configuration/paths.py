@@ -198,8 +198,10 @@ def step_after_download(settings: Settings, here: Paths, directory: Path, comman
         target = Path("SCRATCH_DIR", relative)
     if target == directory:
         return command
-    copy = call("rsync", "-a", f"{directory}/", f"{settings.machine.name}:{target}/")
-    return f"{copy}; then, on {settings.machine.name}: {command}"
+    name = settings.machine.name
+    make = call("ssh", name, f"umask 077 && {call('mkdir', '-p', target.parent)}")  # rsync does not
+    copy = call("rsync", "-a", f"{directory}/", f"{name}:{target}/")
+    return f"{make} && {copy}; then, on {name}: {command}"
 
 
 def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | None = None) -> str:

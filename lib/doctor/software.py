@@ -20,7 +20,7 @@ from lib.runtimes import apptainer
 from lib.runtimes.environment import Environment, check_overlay, module_lines
 from lib.runtimes.image import active_image
 from lib.runtimes.launch import image_lines, inside_lines
-from lib.runtimes.packages import MOUNTED_AT
+from lib.runtimes.packages import MOUNTED_AT, SET_UP_COMMAND
 from lib.runtimes.runtime import answer_lines
 from lib.script.command import assign, call
 from lib.script.quoting import NAME
@@ -179,7 +179,7 @@ def _find_mount(env: Environment) -> Iterator[Finding]:
     else:
         text = f"{runtime} mounts no overlay packed with {compression}, but with {can}"
         fix = f'set packages.compression = "{can.split()[0]}" in configuration.toml, then run: '
-        yield bad("mount", text, f"{fix}python3 build_overlay.py")
+        yield bad("mount", text, fix + env.settings.command("python3", "build_overlay.py"))
 
 
 def mountable(runtime: str, base: str) -> dict[str, bool] | None:
@@ -232,7 +232,8 @@ def _find_venv(env: Environment, inside: Sequence[str]) -> Iterator[Finding]:
     if lost == "" and inside and not version:
         lost = "a Python that starts"
     if lost:
-        yield problem("packages", f"the venv {venv} lacks {lost}", "run: python3 set_up.py install")
+        install = env.settings.command(*SET_UP_COMMAND)
+        yield problem("packages", f"the venv {venv} lacks {lost}", f"run: {install}")
     elif lost is not None:
         yield ok("packages", str(venv))
 

@@ -282,13 +282,14 @@ def save_patches(configured: Configured) -> None:
         raise LongshipError(message, f"run: {_UPDATE}; {again}")
     theirs = (base, "--remotes", "--glob=refs/longship/tags")
     commits = repository.text("rev-list --reverse --topo-order HEAD --not", *theirs).split()
-    commits += _commit_uncommitted(repository)
     if patches_in(configured.patches) and not commits and not _is_patched(repository):
         raise LongshipError(
             f"{directory} is at a commit without the changes in {configured.patches}",
-            f"check out the branch that has them; {again}; or, to drop the changes, "
-            f"delete {configured.patches}, and run: {_UPDATE}",
+            "check out the branch that has them; or, if your uncommitted changes replace them, "
+            f"commit those; {again}; or, to drop the changes, delete {configured.patches}, "
+            f"and run: {_UPDATE}",
         )
+    commits += _commit_uncommitted(repository)
     common = repository.ask("merge-base", base, "HEAD") or base
     _check_submodules(repository, common, commits)
     _replace_series(repository, squash(repository, commits, common))

@@ -324,8 +324,9 @@ def test_download_is_for_the_target_and_lies_on_this_machine(lab, registry):
     assert clone.record("offline/containers")["architecture"] == "arm64"
     here = clone.scratch / "offline/containers"
     assert (here / "tiny_1_arm64.tar").exists()
-    copy = f"rsync -a '{here}/' far:/far/scratch/offline/containers/"
-    assert done.stderr.endswith(f"next: {copy}; then, on far: {OFFLINE}\n")
+    make = "ssh far 'umask 077 && mkdir -p /far/scratch/offline'"
+    copy = f"{make} && rsync -a '{here}/' far:/far/scratch/offline/containers/"
+    assert done.stderr.endswith(f"next: {copy}; then, on far: {OFFLINE} --machine=far\n")
 
 
 def test_image_of_another_architecture_is_built_without_running_it(lab, registry):

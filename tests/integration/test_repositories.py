@@ -869,6 +869,10 @@ def test_series_is_kept_where_the_clone_is_at_another_commit(work):
 def test_reworked_patches_replace_the_former_ones(work):
     mine = write_series(work)
     mine.git("reset", "-q", "--soft", "HEAD~1")
+    told = work.set_up("save-patches", check=False)
+    is_told(told, "is at a commit without the changes in", "changes replace them, commit those")
+    mine.git("add", "-A")
+    mine.git("commit", "-q", "-m", "reworked")
     done = work.set_up("save-patches")
     assert "torchtitan: 1 patch in " in done.stderr
     assert "note: torchtitan: deleted the former 0001-WIP-mine.patch 0002-" in done.stderr

@@ -29,14 +29,17 @@ def test_hint_names_what_makes_the_missing_image(runtime, repository):
     assert "python3 build_container.py" in describe(repository, runtime).image_hint
 
 
-def test_hints_name_the_stack_of_the_command_line(repository):
+def test_hints_have_the_options_of_the_command_line(repository):
     """Else they would build and install what the configured stack needs, again and again."""
-    env = Environment(*repository.settings_and_paths(stack="pytorch"), "apptainer")
-    build = "python3 build_container.py --stack=pytorch"
-    move = "python3 move_built_container_to_active.py --stack=pytorch"
+    repository.write("my.toml", "")
+    typed = {"machine": "local", "stack": "pytorch", "configuration": f"{repository.root}/my.toml"}
+    env = Environment(*repository.settings_and_paths(**typed), "apptainer")
+    options = " ".join(f"--{key}={value}" for key, value in typed.items())
+    build = f"python3 build_container.py {options}"
+    move = f"python3 move_built_container_to_active.py {options}"
     assert env.image_hint == f"run: {build} && {move}"
     assert call(move) in "\n".join(image_build_lines(env, force=False, command_line=""))
-    assert env.packages.steps == ["python3 set_up.py install --stack=pytorch"]
+    assert env.packages.steps == [f"python3 set_up.py install {options}"]
 
 
 def test_host_needs_no_image(repository):

@@ -134,8 +134,8 @@ RUNTIME_OF = {
 
 def environment_of(machine, runtime, configuration, stack=""):
     """Give the environment of a clone next to the project directory, on a machine."""
-    options = {"machine": machine, "configuration": str(configuration), "stack": stack}
-    settings = load_settings(Path(ROOT), options, ENVIRON)
+    environ = {**ENVIRON, "LONGSHIP_CONFIGURATION": str(configuration)}
+    settings = load_settings(Path(ROOT), {"machine": machine, "stack": stack}, environ)
     paths = derive_paths(settings)
     # it shows what is quoted; Pyxis binds no space
     paths = paths._replace(root=paths.project_dir.parent / "long&ship")

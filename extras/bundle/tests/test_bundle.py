@@ -56,6 +56,34 @@ def test_machine_without_an_image_of_ours_needs_no_archive(configuration, reposi
     assert not any("containers/" in each for each in options)
 
 
+@pytest.mark.parametrize(
+    ("files", "is_one"),
+    [
+        ({"SHA256SUMS": "0  ubuntu.iso\n", "ubuntu.iso": ""}, False),
+        ({"unpack.sh": "#!/bin/sh\n# mine\n"}, False),
+        ({".partial/half.iso": ""}, False),
+        ({"offline/pip/x": "", ".partial/140": ""}, True),  # interrupted
+        ({"SHA256SUMS": "# 0 files in all\n"}, True),
+        ({"unpack.sh": Path(ROOT, "extras/bundle/unpack.sh").read_text()}, True),
+    ],
+)
+def test_foreign_directory_is_no_bundle_to_pack_into(files, is_one, tmp_path):
+    for name, text in files.items():
+        (tmp_path / "to" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "to" / name).write_text(text)
+    options = Namespace(bundle=str(tmp_path / "to"), offline="/x")
+    if is_one:
+        pack._check_directory(options)
+    else:
+        with pytest.raises(LongshipError, match="contains no bundle"):
+            pack._check_directory(options)
+
+
+def test_what_is_copied_has_no_slash_at_its_end(repository):
+    text = "\n".join(packing(repository, "/media/stick/longship/"))
+    assert "copy /media/stick/longship to the target machine; then run there" in text
+
+
 def test_folders_in_the_repository_are_left_out(repository):
     inside = repository.root / "it's inside"
     configuration = f'[paths]\nscratch_dir = "{repository.root}/scratch"\n'

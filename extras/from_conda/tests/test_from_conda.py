@@ -15,8 +15,12 @@ dependencies:
   - conda-forge::transformers 4.41.*
   - ffmpeg   # for audio
   - opencv
+  - cuda-version=12.4
   - pip:
     - wandb==0.17.0
+    - librosa==0.10.1
+    - nvidia-dali-cuda120
+    - "tomli>=2 ; python_version<'3.11'"
     - -e .
     - git+https://github.com/x/y.git
     - "torch==2.3.0"
@@ -31,6 +35,9 @@ scipy>=1.11,<2
 transformers==4.41.*
 opencv-python-headless
 wandb==0.17.0
+librosa==0.10.1
+nvidia-dali-cuda120
+tomli>=2 ; python_version<'3.11'
 git+https://github.com/x/y.git
 tqdm==4.66.4
 """
@@ -49,7 +56,8 @@ def test_what_pip_can_install_is_kept_and_the_rest_is_told(clone, tmp_path):
     file = clone.root / "requirements/mine.txt"
     assert file.read_text() == KEPT
     told = dict(line[10:].split(": ", 1) for line in done.stdout.splitlines() if "left" in line)
-    assert list(told) == ["python==3.11.*", "pytorch==2.3.0", "ffmpeg", "-e .", "torch==2.3.0"]
+    left = ["python==3.11.*", "pytorch==2.3.0", "ffmpeg", "cuda-version==12.4.*", "-e ."]
+    assert list(told) == [*left, "torch==2.3.0"]
     assert "the image has it" in told["pytorch==2.3.0"]
     assert "add-system-packages" in told["ffmpeg"] and "[[repositories]]" in told["-e ."]
     assert 'set packages.requirements = "requirements/mine.txt"' in done.stderr
