@@ -31,6 +31,7 @@ pytestmark = [
 ]
 PAGE = "docs/how-to/air_gap.md"
 HOME = "/home/newcomer"
+PROJECT = "/e/project1/my-account"  # of the page: there the home directory
 PROGRAMS = {
     "apptainer": ("apptainer", "squashfuse*", "fuse*", "mksquashfs", "unsquashfs"),
     "git": ("git",),
@@ -175,7 +176,7 @@ def type_page(clone, target, stick, *, image=True, overlay=False, python=""):
     skipped = () if image else ("build_container.py", "move_built")
     for line in (line for section in connected for line in shown(section)):
         line = line.replace("/media/stick", shlex.quote(str(stick)))
-        line = line.replace(" jpb:", f" {shlex.quote(str(target.home))}")
+        line = line.replace(f" jpb:{PROJECT}", f" {shlex.quote(str(target.home))}")
         if not any(each in line for each in skipped):
             command = ["bash", "-c", line.replace("--machine jpb", "--machine local")]
             processes.run(command, env=clone.environment, cwd=clone.root, timeout=600)
@@ -184,14 +185,14 @@ def type_page(clone, target, stick, *, image=True, overlay=False, python=""):
     skipped += () if overlay else ("build_overlay.py",)
     for line in shown(there):
         if line.startswith("cd "):
-            folder = line.split()[1]
+            folder = os.path.join(folder, line.split()[1].replace(PROJECT, HOME))
         elif not any(each in line for each in skipped):
             typed.append(line.partition("#")[0].strip())
             done = target.type(line, folder)
             told += re.findall(r"^next: (.*)", done.stderr, re.MULTILINE)
             for word in ("Traceback", "warning:", "set_up.py install", " online"):
                 assert word not in done.stderr, done.stderr
-            if "unpack.sh ~" in line:
+            if "unpack.sh longship-clone" in line:
                 steps = told[1:]
     # unpack.sh names what the page shows
     assert steps[: len(typed) - 2] == typed[2:]
