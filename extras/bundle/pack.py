@@ -31,10 +31,8 @@ _PIP = (
     *("--no-compile", "--only-binary=:all:", "--python-version=3.9", "--implementation=py"),
     *("--abi=none", "--platform=any", "--target"),
 )
-# The second line of each unpack.sh.
-_PURPOSE = (
-    "# Unpack this bundle on an air-gapped machine; needs bash, coreutils and python3. Files of the"
-)
+# Begins the second line of each unpack.sh.
+_UNPACK = "# Unpack this bundle on an air-gapped machine"
 
 
 def pack(options: Namespace) -> None:
@@ -98,9 +96,9 @@ def _is_bundle(directory: str) -> bool:
         tree.read_sums(f"{directory}/SHA256SUMS")
         return True
     with suppress(OSError):
-        if _PURPOSE in tree.read_lines(f"{directory}/unpack.sh")[1:2]:
+        if any(each.startswith(_UNPACK) for each in tree.read_lines(f"{directory}/unpack.sh")[1:2]):
             return True
-    with suppress(OSError):
+    with suppress(OSError):  # tree.copy_files names what is not complete by its thread
         return all(each.isdecimal() for each in os.listdir(f"{directory}/.partial"))
     return False
 

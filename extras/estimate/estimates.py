@@ -53,9 +53,9 @@ def last_run(request: Request) -> tuple[str, float | None]:
     wanted, found = kind_of(request), []
     for file in find_files(request.env.paths.runs, "*/record.json"):
         record = readable_values(file)
-        peak = number(record.get("gpu_peak_memory_mib", ""))
         if record.get("exit_code") != "0":  # it may have failed before its first step
             continue
+        peak = number(record.get("gpu_peak_memory_mib", ""))
         if peak and is_own(file.parent) and _kind_of_run(file.parent, record) == wanted:
             found.append((record.get("ended", ""), file.parent.name, round(peak / 1024, 3)))
     return max(found)[1:] if found else ("", None)

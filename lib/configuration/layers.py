@@ -29,7 +29,8 @@ class Settings(NamedTuple):
 
     def command(self, *words: str) -> str:
         """Return a command for a hint."""
-        return call(*words, *self.typed_options)
+        typed = (each for each in self.typed_options if each.partition("=")[0] not in words)
+        return call(*words, *typed)
 
 
 _TYPED = ("machine", "stack", "configuration")

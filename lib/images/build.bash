@@ -184,7 +184,8 @@ build_is_done() {
 # cache for the next try.
 build_discard() {
   if [[ -z $build_partial ]]; then return; fi
-  image_ask delete "$build_partial" || :
+  # in a subshell: it stops where docker does not answer, and locks are to be released
+  (image_ask delete "$build_partial") || :
   rm -f -- "$build_partial" "$build_partial.json"
   directory_remove "$build_tmp"
 }

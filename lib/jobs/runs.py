@@ -114,8 +114,8 @@ def _check_same_image(run: Path, image: str, state: str) -> None:
     then, now = (each.partition(".")[0] for each in (state, image_state(image)))
     if then in ("", now):
         return
-    hint, (size, seconds) = _WITH_CURRENT, then.split(_WRITTEN)
-    if now.startswith(size + _WRITTEN):
+    hint, (size, written, seconds) = _WITH_CURRENT, then.partition(_WRITTEN)
+    if written and now.startswith(size + written):
         hint = f"if it is the same file: touch -d @{seconds} {quote(image)}; if not, {hint}"
     message = f"the image of run {run.name} has another size or time than at its start: {image}"
     raise LongshipError(message, hint)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.builds import GIVEN, build, configure
 
+from lib.configuration.layers import load_settings
 from lib.configuration.runtimes import find_runtimes
 from lib.configuration.sites import own_arch
 from lib.images.build import image_build_lines, image_download_lines
@@ -118,6 +119,13 @@ def test_site_that_forbids_builds_is_told_before_anything_starts(image, reposito
         build(repository, "apptainer", image, site)
     assert error.value.hint == "use cotainr"
     build(repository, "apptainer", "docker://x/y:1", site)
+
+
+def test_hint_names_a_typed_option_once(root):
+    settings = load_settings(root, {"machine": "olivia"}, {"HOME": "/home/me"})
+    words = ("python3", "build_container.py", "download", "--machine", "olivia")
+    assert settings.command(*words) == " ".join(words)
+    assert settings.command(*words[:3]) == f"{' '.join(words[:3])} --machine=olivia"
 
 
 def test_download_is_named_after_the_target_and_lies_here(repository):

@@ -53,6 +53,19 @@ def test_build_that_another_image_is_in_is_left_alone(bash, tmp_path):
     assert sorted(each.name for each in build.iterdir()) == others
 
 
+def test_build_that_cannot_be_deleted_keeps_no_lock(bash, tmp_path):
+    """As without docker's daemon, at which a runtime's answer stops."""
+    lines = [
+        'image_ask() { fail "it does not work" "start it"; }',
+        call("at_exit", "touch", tmp_path / "released"),
+        f"build_partial={call(tmp_path / 'x')} build_tmp=/none",
+        "at_exit build_discard",
+        "exit 3",
+    ]
+    assert bash(*lines, check=False).returncode == 3
+    assert (tmp_path / "released").exists()
+
+
 def test_group_can_read_what_a_member_with_a_narrow_umask_activates(bash, tmp_path):
     active, image = tmp_path / "base_amd64.sif", tmp_path / "build/base_amd64.sif"
     image.parent.mkdir()
