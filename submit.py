@@ -5,6 +5,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # PYTHONSAFEPATH leaves it out
+sys.pycache_prefix = os.devnull  # others can have written bytecode: lib finds a place for it
 import lib  # noqa: E402
 
 

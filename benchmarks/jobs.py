@@ -45,7 +45,6 @@ JOB = """\
 #SBATCH --job-name=benchmark
 #SBATCH --ntasks-per-node=1
 begin=$EPOCHREALTIME
-source "$LONGSHIP_ROOT/lib/shell/job.bash" || exit
 start_job local "$@"
 awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN {{ printf "start %f\\n", b - a }}'
 unset SLURM_LABELIO

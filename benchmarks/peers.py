@@ -40,7 +40,6 @@ JOB = """\
 {start}srun {launcher}date +%s.%N
 """
 START = """\
-source "$LONGSHIP_ROOT/lib/shell/job.bash" || exit
 start_job local
 unset SLURM_LABELIO
 """

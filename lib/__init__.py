@@ -11,14 +11,44 @@ VERSION = "2026.11.28"  # the date of the newest section of CHANGELOG.md
 OLDEST_PYTHON = (3, 9)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Write nothing into a bundle: its checksums would no longer match.
-if os.path.exists(os.path.join(os.path.dirname(ROOT), "SHA256SUMS")):
-    sys.dont_write_bytecode = True
-    try:  # Python wrote the bytecode of this file before running it
-        os.unlink(__spec__.cached)
-        os.rmdir(os.path.dirname(__spec__.cached))
-    except OSError:
-        pass
+
+def use_own_bytecode():
+    """Let Python use bytecode of this repository only where nobody else could have written it.
+
+    The started file has switched it off, before it imports this. Others can write to `__pycache__`
+    in a clone that was made with the umask of a group, or below a default ACL. So bytecode is used
+    only if they cannot enter the clone, or a directory above it; else its modules are compiled at
+    each start, in 40 ms. A bundle gets none either, as its checksums would no longer match.
+    """
+    sys.pycache_prefix = os.environ.get("PYTHONPYCACHEPREFIX")
+    is_bundle = os.path.exists(os.path.join(os.path.dirname(ROOT), "SHA256SUMS"))
+    if is_bundle or not _is_closed(os.path.realpath(ROOT)):
+        _ignore_bytecode()
+
+
+def _is_closed(path):
+    """Tell whether nobody else can enter a directory, or one above it that is the user's."""
+    found = os.stat(path)
+    if found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+        return True
+    return path != os.path.dirname(path) and _is_closed(os.path.dirname(path))
+
+
+def _ignore_bytecode():
+    """Compile the modules of this repository at each start, and write no bytecode."""
+    from importlib.machinery import FileFinder, SourceFileLoader
+
+    class Source(SourceFileLoader):
+        def path_stats(self, path):
+            raise OSError("without it, bytecode is neither read nor written")
+
+    def find(directory):
+        if directory != ROOT and not directory.startswith((f"{ROOT}/lib", f"{ROOT}/extras")):
+            raise ImportError
+        return FileFinder(directory, (Source, [".py"]))
+
+    sys.path_hooks.insert(0, find)
+    sys.path_importer_cache.pop(ROOT, None)  # it has imported this file
 
 
 def _check_python():
@@ -54,6 +84,15 @@ def _newer_python():
     return "use a newer Python: python3.11 " + sys.argv[0]
 
 
+def _forget_working_directory():
+    """Import nothing from where this is typed, which an empty entry of PYTHONPATH means."""
+    try:
+        here = os.getcwd()
+    except OSError:  # deleted
+        here = ""
+    sys.path[:] = [path for path in sys.path if path not in ("", here) or here == ROOT]
+
+
 def find_packages():
     """Put the packages of `.venv` on the path, those installed for this Python first.
 
@@ -74,6 +113,7 @@ def start(main):
     import _signal  # importing `signal` takes a millisecond
     import gc
 
+    use_own_bytecode()
     gc.set_threshold(100_000)  # modules are kept: to search them for garbage takes 3 ms of a launch
 
     # not an exception: Python would drop one that comes during its clean-up
@@ -99,3 +139,4 @@ def _open_streams():
 
 os.environ.pop("PYTHONSAFEPATH", None)  # the scripts and train.py import what is beside them
 _check_python()
+_forget_working_directory()

@@ -64,9 +64,10 @@ def pack_lines(
 def _start(root: Path, directory: str, typed: str) -> list[str]:
     """Return the lines that every script of a bundle begins with."""
     return [
+        call("cd", "--", root),
         call("on_interrupt", typed),
         assign("bundle", os.path.realpath(directory)),
-        array("worker", [sys.executable, "-B", root / "extras/bundle/worker.py"]),
+        array("worker", [sys.executable, "-I", "-B", root / "extras/bundle/worker.py"]),
     ]
 
 

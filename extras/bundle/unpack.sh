@@ -44,7 +44,7 @@ main() {
   fi
   check_program "$here"
   python=$(newest_python)
-  worker=("$python" -B "$here/repository/extras/bundle/worker.py")
+  worker=("$python" -I -B "$here/repository/extras/bundle/worker.py")
   for name in messages at_exit lock worker; do
     # shellcheck source=/dev/null
     source "$here/repository/lib/script/$name.bash"

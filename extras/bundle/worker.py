@@ -7,7 +7,12 @@ import argparse
 import os
 import sys
 
-sys.path[0] = os.path.realpath(f"{__file__}/../../..")
+sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
+if __name__ == "__main__":
+    sys.pycache_prefix = os.devnull
+    import lib
+
+    lib.use_own_bytecode()
 
 from extras.bundle import pack, unpack  # noqa: E402
 from lib.repositories.git import READ_ABOVE, GitError  # noqa: E402

@@ -32,7 +32,7 @@ card_hash_files() {
 # which checksums and files replace the marks. The list is of the packages that the run recorded:
 # the environment, whose program makes it, may have changed since.
 card_write() {
-  local -r make_list=(python3 -m cyclonedx_py requirements --output-reproducible -)
+  local -r make_list=(python3 -I -m cyclonedx_py requirements --output-reproducible -)
   local text=$2 listed='not recorded' each code
   if [[ -n $3 ]]; then
     file_write "$1/packages.txt" "$3"

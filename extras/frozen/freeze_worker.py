@@ -1,6 +1,6 @@
 """The worker that writes the code of a job to an archive, and prints its checksum.
 
-python3 -X utf8 freeze_worker.py freeze FILE SCRATCH [NAME DIR]...
+python3 -I -X utf8 freeze_worker.py freeze FILE SCRATCH [NAME DIR]...
 
 code/NAME/                the files of a repository; longship is this clone
 repositories/NAME.commit  the commit that they follow from; NAME.patch has all changes since
@@ -25,7 +25,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+if __name__ == "__main__":
+    sys.pycache_prefix = os.devnull
+    import lib
+
+    lib.use_own_bytecode()
 
 from lib.jobs.record_worker import main
 from lib.jobs.working_tree import WorkingTree
@@ -80,7 +85,8 @@ class Code:
                 if (place / ".git").exists():
                     self._find(WorkingTree(place), f"{above}{path.rstrip('/')}/")
             elif os.path.lexists(place):
-                self.files.append(f"{above}{path}")
+                leads_out = place.is_symlink() and _leads_out(f"{above}{path}", os.readlink(place))
+                (self.stays if leads_out else self.files).append(f"{above}{path}")
         last = "/"  # the last directory, whose files git can list too
         for path in _ignored(tree, any("/" in each for each in new)):
             if not path.startswith(last) and not path.endswith((".pyc", "__pycache__/")):
@@ -103,6 +109,12 @@ class Code:
             self.tree.describe(records / self.name)
         except (OSError, GitError, LongshipError) as error:
             write_file(records / f"{self.name}.commit", f"commit unknown: {error}\n")
+
+
+def _leads_out(path: str, target: str) -> bool:
+    """Tell whether a link leaves the repository by a relative path, which no copy has."""
+    found = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return not os.path.isabs(target) and found.split("/")[0] == ".."
 
 
 def _ignored(tree: WorkingTree, has_new_directories: bool) -> list[str]:

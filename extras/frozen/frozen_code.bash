@@ -2,60 +2,89 @@
 # The code of a job, frozen at its submission, in <scratch_dir>/runs/code, which only the user can
 # enter:
 #
-#   code-ID.tar   the files of this clone and of the external repositories; ID is its checksum
-#   start-ID/     what the job script sources: it unpacks the archive that LONGSHIP_FROZEN names
+#   code-ID.tar   the files of this clone and of the external repositories; ID is its checksum, of
+#                 32 digits: nobody can make another file of the same one
 
-# code_freeze STORE START CLONE PYTHON WORKER SCRATCH [NAME DIR]...: let a job run the code of CLONE
-# as it is now; its script sources START.
+# code_freeze STORE CLONE PYTHON WORKER SCRATCH [NAME DIR]...: let a job run the code of CLONE as it
+# is now. An archive that is there already can be damaged: it gets its content again.
 code_freeze() {
   local -r partial=$1/.partial.$HOSTNAME.$BASHPID
-  local sum
-  code_begin "${@:1:3}"
-  sum=$(exec "$4" -X utf8 "$5" freeze "$partial" "${@:6}") || { rm -f -- "$partial"; exit 1; }
-  code_keep "$1/code-${sum:0:12}.tar" mv -f -T -- "$partial"
-  if [[ -e $partial ]]; then rm -f -- "$partial"; fi
+  local sum archive
+  code_begin "$1" "$2"
+  sum=$(exec "$3" -I -X utf8 "$4" freeze "$partial" "${@:5}") || { rm -f -- "$partial"; exit 1; }
+  archive=$1/code-${sum:0:32}.tar
+  touch -c -- "$archive" # first: code_prune looks at it
+  if cmp -s -- "$partial" "$archive"; then rm -f -- "$partial"; else file_publish "$partial" "$archive"; fi
+  code_use "$archive"
   code_prune "$1"
 }
 
-# code_again STORE START CLONE RUN: let a job run the code of a run again, whose archive is in the
-# run or still in STORE.
+# code_again STORE CLONE RUN: let a job run the code of a run again, whose archive is in the run or
+# still in STORE.
 code_again() {
-  local archive sum=''
-  code_begin "${@:1:3}"
-  record_value "$4/record.json" code
-  archive=$4/${REPLY##*/}
+  local archive
+  code_begin "$1" "$2"
+  record_value "$3/record.json" code
+  archive=$3/${REPLY##*/}
   [[ -n $REPLY ]] ||
-    fail "the code of ${4##*/} was not kept: it ran from the clone" \
+    fail "the code of ${3##*/} was not kept: it ran from the clone" \
       'to run the current code, add: --live'
   if [[ ! -e $archive ]]; then archive=$1/${REPLY##*/}; fi
-  if is_own "$archive"; then sum=$(sha256sum <"$archive"); fi
-  [[ ${archive##*/} == "code-${sum:0:12}.tar" ]] ||
-    fail "the code of ${4##*/} has been removed or changed: $archive" \
+  { is_own "$archive" && code_is_whole "$archive" "$archive"; } ||
+    fail "the code of ${3##*/} has been removed or changed: $archive" \
       'to run the current code, add: --live'
-  touch -- "$archive"
-  code_keep "$1/${archive##*/}" ln -T -- "$archive"
+  if [[ ! $archive -ef $1/${archive##*/} ]]; then
+    ln -f -T -- "$archive" "$1/${archive##*/}" || fail_writing "$1" "cannot write to $1" 'see the line above'
+  fi
+  code_use "$1/${archive##*/}"
 }
 
-# code_keep ARCHIVE COMMAND...: give an archive the time at which a job needed it, or make it with
-# the command.
-code_keep() {
-  touch -c -- "$1" # first: code_prune looks at it
-  if [[ ! -e $1 ]] && ! "${@:2}" "$1"; then
-    fail_writing "${1%/*}" "cannot write $1" 'see the line above'
-  fi
+# code_use ARCHIVE: let the job take its code from an archive.
+code_use() {
+  touch -- "$1"
   export LONGSHIP_FROZEN=$1
   print_messages code "frozen in $1; later changes do not reach this job"
 }
 
-# code_begin STORE START CLONE: let the job script source START in the place of lib/shell/job.bash.
+# code_begin STORE CLONE: let the job take its code from an archive when it starts.
 code_begin() {
-  local sum
   directory_make "$1"
   directory_check_own "$1"
-  sum=$(sha256sum <"$2")
-  export LONGSHIP_ROOT=$1/start-${sum:0:12}
-  submission_keep LONGSHIP_START "$LONGSHIP_ROOT/lib/shell/job.bash" "$(<"$2")"$'\n'
-  export LONGSHIP_CLONE=$3
+  submission_use_code ''
+  export LONGSHIP_CLONE=$2 LONGSHIP_TAKE_CODE=code_take
+  export -f code_take code_is_whole code_fail
+}
+
+# code_take: unpack this clone on the node, and set LONGSHIP_ROOT to it; the start unpacks all code
+# into the run directory, whose name it finds. The archive is copied before it is checked: nobody can
+# replace the copy. TMPDIR can be a directory of the login node.
+code_take() {
+  { LONGSHIP_STAGED=$(mktemp -d /tmp/longship-code.XXXXXXXXXX) && [[ -f $LONGSHIP_FROZEN ]] &&
+    cp -- "$LONGSHIP_FROZEN" "$LONGSHIP_STAGED/archive"; } ||
+    code_fail "cannot copy the code of this job to /tmp on $HOSTNAME: $LONGSHIP_FROZEN" \
+      "if it is missing, submit the job again; if /tmp is full, free some space there"
+  code_is_whole "$LONGSHIP_STAGED/archive" "$LONGSHIP_FROZEN" ||
+    code_fail "the code of this job is damaged: $LONGSHIP_FROZEN" 'submit the job again'
+  tar --extract --force-local --file="$LONGSHIP_STAGED/archive" --directory="$LONGSHIP_STAGED" code/longship ||
+    code_fail "cannot unpack the code of this job to $LONGSHIP_STAGED on $HOSTNAME" 'free some space there'
+  LONGSHIP_ROOT=$LONGSHIP_STAGED/code/longship
+  ln -s -f -n -- "$LONGSHIP_CLONE/.venv" "$LONGSHIP_ROOT/.venv"
+  export LONGSHIP_STAGED
+}
+
+# code_is_whole FILE NAME: whether the checksum of a file is the ID in the name of an archive; runs of
+# before have one of 12 digits.
+code_is_whole() {
+  local sum id=${2##*/code-}
+  id=${id%.tar}
+  sum=$(sha256sum <"$1") && [[ ${#id} -ge 12 && ${sum%% *} == "$id"* ]]
+}
+
+# code_fail MESSAGE HINT: end the job; it runs no other code.
+code_fail() {
+  if [[ -n $LONGSHIP_STAGED ]]; then rm -rf -- "$LONGSHIP_STAGED"; fi
+  printf 'error: %s\nhint: %s\n' "$@" >&2
+  exit 1
 }
 
 # code_prune STORE: delete archives that no submission has used for a month, unless a job in the
@@ -79,13 +108,14 @@ code_prune() {
 
 # code_live CLONE: let a job run from the clone.
 code_live() {
-  unset LONGSHIP_CLONE LONGSHIP_FROZEN
-  export LONGSHIP_ROOT=$1
+  unset LONGSHIP_CLONE LONGSHIP_FROZEN LONGSHIP_TAKE_CODE
+  submission_use_code "$1"
   print_messages code "not frozen: the job runs the files of $1 as they are when it starts"
 }
 
 # code_enter CLONE: work in the frozen code instead, so that `python train.py` is the frozen file.
 code_enter() {
+  unset LONGSHIP_STAGED
   if [[ $PWD -ef $1 ]]; then cd -- "$LONGSHIP_ROOT" || exit; fi
 }
 

@@ -57,10 +57,9 @@ def _freeze_lines(env: Environment, again: str) -> list[str]:
     run = again or (paths.root.parents[1] if is_copy else "")
     words = [word for pair in repositories_of(env).items() for word in pair]
     worker = (sys.executable or "python3", paths.root / "extras/frozen/freeze_worker.py")
-    begin = (store, paths.root / "extras/frozen/start/job.bash", clone)
     if run:
-        return [wrapped("code_again", *begin, run)]
-    return [wrapped("code_freeze", *begin, *worker, paths.scratch_dir, *words)]
+        return [wrapped("code_again", store, clone, run)]
+    return [wrapped("code_freeze", store, clone, *worker, paths.scratch_dir, *words)]
 
 
 def environment(env: Environment, run: Path) -> Environment:
@@ -69,7 +68,7 @@ def environment(env: Environment, run: Path) -> Environment:
     If the job starts again, its code gets its content again, and what it wrote next to it stays.
     """
     staged = env.settings.environ.get("LONGSHIP_STAGED", "")
-    if not staged or not _is_same(f"{staged}/code/longship", ROOT):  # not begun by start/job.bash
+    if not staged or not _is_same(f"{staged}/code/longship", ROOT):  # not begun by code_take
         return env
     atexit.register(shutil.rmtree, staged, ignore_errors=True)
     archive = Path(env.settings.environ["LONGSHIP_FROZEN"])
@@ -79,8 +78,8 @@ def environment(env: Environment, run: Path) -> Environment:
     for each in ("code", "repositories"):
         make_directory(run / each)
     umask = os.umask(0o022)
-    tar = ["tar", "--extract", "--touch", "--force-local", f"--file={archive}"]
-    done = read_output([*tar, f"--directory={run}"], 3600)
+    tar = ["tar", "--extract", "--touch", "--force-local"]
+    done = read_output([*tar, f"--file={staged}/archive", f"--directory={run}"], 3600)
     os.umask(umask)
     if done.code:
         reason, hint = done.text.partition("\n")[0], "see the reason, then submit the job again"
@@ -109,11 +108,12 @@ def _with_repositories(env: Environment, run: Path) -> Environment:
         binds += [Bind(str(copy), str(top))] if is_mounted else []
         stays = os.fsdecode(content_of(run / f"repositories/{copy.name}.stays")).split("\0")[:-1]
         for place, there in ((copy / each, top / each) for each in stays):
-            (place if is_mounted else place.parent).mkdir(0o755, parents=True, exist_ok=True)
-            if is_mounted:
+            is_bound, is_link = is_mounted and not there.is_symlink(), there.is_symlink()
+            (place if is_bound else place.parent).mkdir(0o755, parents=True, exist_ok=True)
+            if is_bound:
                 binds += [Bind(str(there), str(there))] if there.is_dir() else []
             elif not os.path.lexists(place):
-                place.symlink_to(there)
+                place.symlink_to(os.path.realpath(there) if is_link else there)
     env = env._replace(more_binds=(*binds,))
     return _without_container(env, code) if env.runtime == "host" else env
 

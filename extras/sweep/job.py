@@ -19,6 +19,7 @@ from lib.jobs.submit import keep_lines
 from lib.script.command import array, call
 from lib.script.errors import LongshipError, printable
 from lib.script.records import open_file
+from lib.script.trust import read_named
 
 _PLACE = re.compile(r"@\{([^}]+)\}")
 
@@ -57,7 +58,7 @@ def start(start: Start) -> Start:
         return start
     file = environ.get("LONGSHIP_JOB_VALUES", "")
     try:
-        filled = json.loads(Path(file).read_text(encoding="utf-8"))[task]
+        filled = json.loads(read_named(Path(file)))[task]
     except (OSError, KeyError, ValueError) as error:
         raise LongshipError(
             f"cannot read the values of this task: {file or 'LONGSHIP_JOB_VALUES is not set'}",

@@ -73,11 +73,11 @@ from huggingface_hub.cli.hf import main
 raise SystemExit(main())'
   if asset_is_complete "$asset" "$3"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
-  if ! inside "$tools/bin/python" -c 'from huggingface_hub.errors import IncompleteSnapshotError' >/dev/null 2>&1; then
+  if ! inside "$tools/bin/python" -I -c 'from huggingface_hub.errors import IncompleteSnapshotError' >/dev/null 2>&1; then
     directory_make "${tools%/*}"
     lock_run "$tools" hub_make_tools "$tools"
   fi
-  inside env HF_HUB_DISABLE_UPDATE_CHECK=1 "$tools/bin/python" -c "$hf" download "$repo" \
+  inside env HF_HUB_DISABLE_UPDATE_CHECK=1 "$tools/bin/python" -I -c "$hf" download "$repo" \
     "--repo-type=$kind" "--revision=$revision" "--cache-dir=$hub_cache/hub" "${@:8}" >&2 ||
     fail_writing "$hub_cache" "cannot download the $kind $repo, $revision" "$hint"
   if [[ ! $revision =~ ^[0-9a-f]{40}$ ]]; then IFS= read -r commit <"$cached/refs/$revision" || :; fi
@@ -93,8 +93,8 @@ raise SystemExit(main())'
 hub_make_tools() {
   note 'installing huggingface_hub'
   rm -rf -- "$1"
-  if inside python3 -m venv "$1" >&2 &&
-    inside "$1/bin/python" -m pip --quiet --disable-pip-version-check \
+  if inside python3 -I -m venv "$1" >&2 &&
+    inside "$1/bin/python" -I -m pip --quiet --disable-pip-version-check \
       install -r "$longship_library/assets/inside/hub.txt" >&2; then
     return
   fi

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, check_shared
+from lib.configuration.paths import Paths, check_started
 from lib.configuration.schema import AssetEntry, entry_name
 from lib.configuration.training import hub_cache
 from lib.runtimes.launch import here_lines
@@ -125,7 +125,7 @@ def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) ->
 def _start_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that set what all functions read."""
     cache = hub_cache(settings.configuration.environment, paths)
-    check_shared(paths, cache)
+    check_started(paths, cache)
     shared = [paths.shared_dir] if paths.is_shared and cache == paths.hub else []
     for each in shared:
         refuse_default_acl(each)

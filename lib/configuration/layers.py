@@ -54,7 +54,9 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     local = main.with_name(f"{main.stem}.local.toml")
     sites = read_sites(root)
     names = [name for site in sites for name in site.marks]
-    files = [_read(each, root, names) for each in (main, local) if os.path.lexists(each)]
+    # the complete one of a job or a run is JSON, and has no personal overrides
+    own = [main] if main.suffix == ".json" else [main, local]
+    files = [_read(each, root, names) for each in own if os.path.lexists(each)]
     last = [
         Layer("environment", _chosen(lambda key: environ.get(f"LONGSHIP_{key.upper()}"))),
         Layer("command line", _chosen(options.get)),
@@ -72,8 +74,8 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     site = machine.configuration
     named = f"machines.{name}"
     stack = load_stack(root, combine([site, *layers(named), *last])[0].stack)
-    own = layers(f"stacks.{stack.name}", named)
-    configuration, origins = combine([stack.configuration, site, *own, *last])
+    chosen = layers(f"stacks.{stack.name}", named)
+    configuration, origins = combine([stack.configuration, site, *chosen, *last])
     check_settings(stack, configuration.training, origins["training"])
     site_files = [root / each.file for each in sites]
     looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *site_files]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lib.configuration.layers import Settings
 from lib.script.command import call, wrapped
 from lib.script.errors import LongshipError
-from lib.script.trust import check_trusted, refuse_default_acl
+from lib.script.trust import check_closed, check_trusted, is_closed, refuse_default_acl
 
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
 _PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
@@ -139,18 +139,29 @@ def open_lines(paths: Paths, directory: Path) -> list[str]:
 
 def check_roots(paths: Paths) -> None:
     """Stop if others own or can change the user's directories, as `roots_make` does in bash."""
-    for each in (*paths.roots, paths.cache, paths.runs, paths.venvs):
+    written = (paths.cache, paths.venvs, paths.tools)
+    for each in (*paths.roots, paths.runs, *written):
         check_trusted(each, each)
+    for each in written:
+        if not is_closed(paths.scratch_dir):
+            check_closed(each)
 
 
-def check_shared(paths: Paths, path: Path) -> None:
-    """Stop if others than who builds in shared_dir can change a file, or a directory's files.
+def check_started(paths: Paths, path: Path) -> None:
+    """Stop if others than who builds there can change what starts: a file, or a directory's files.
 
-    Without a group they are in scratch_dir: nobody else can enter it, whatever the user's umask.
+    What is in a directory of the user's that nobody else can enter is closed, whatever the umask.
     """
-    if paths.is_shared and is_below(str(path), str(paths.shared_dir)):
+    is_shared = paths.is_shared and is_below(str(path), str(paths.shared_dir))
+    top, owner = paths.scratch_dir, ""
+    if is_shared:
+        top, owner = paths.shared_dir, paths.shared_owner
+    if not is_below(str(path), str(top)):
+        return
+    above = [each for each in path.parents if is_below(str(each), str(top))]
+    if is_shared or not any(map(is_closed, above)):
         for each in (path, *(path.iterdir() if os.path.isdir(path) else ())):
-            check_trusted(each, paths.shared_dir, paths.shared_owner)
+            check_trusted(each, top, owner)
 
 
 def pinned(path: Path) -> Path:

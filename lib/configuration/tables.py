@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from lib.script.errors import LongshipError, suggest
-from lib.script.records import read_file
+from lib.script.trust import read_named
 
 _LARGEST = 1 << 22  # bytes of a file
 _WIDTH = 200  # of a value in a message
@@ -147,7 +147,7 @@ def read_toml(path: Path, shown: str) -> dict[str, Any]:
     is_json = path.suffix == ".json"
     parse = _json_object if is_json else toml_reader().loads
     try:
-        text = read_file(path, _LARGEST).decode("utf-8-sig").replace("\r\n", "\n")
+        text = read_named(path, _LARGEST).decode("utf-8-sig").replace("\r\n", "\n")
         return {**_parsed(parse, text)}
     except OSError as error:
         raise LongshipError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 import shutil
@@ -16,16 +17,16 @@ from shlex import quote
 from typing import NamedTuple
 
 from lib import VERSION
-from lib.configuration.paths import Paths, check_roots, check_shared, is_below, login_name
+from lib.configuration.paths import Paths, check_roots, check_started, is_below, login_name
 from lib.configuration.sites import Machine, own_arch
 from lib.doctor.report import Finding, asked, bash, ok, problem, warning
 from lib.jobs.status import last_error
 from lib.script.command import call
-from lib.script.errors import LongshipError, check_owner, write_error
+from lib.script.errors import LongshipError, check_owner, printable, write_error
 from lib.script.execute import read_output, succeeds
 from lib.script.output import size_text
 from lib.script.records import content_of
-from lib.script.trust import refuse_default_acl
+from lib.script.trust import is_closed, open_parents, refuse_default_acl
 
 GB = 1 << 30
 
@@ -53,11 +54,14 @@ def own_user() -> str:
 
 def find_clone(root: Path) -> Iterator[Finding]:
     """Report the version and the commit of this repository."""
-    describe = ["describe", "--always", "--tags", "--dirty=, with changes"]
-    text, code = read_output(["env", "LC_ALL=C", "git", "-C", str(root), *describe], 20)
+    # without --dirty, which writes the index with the umask of whoever asks
+    git = ("env", "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "git", "-C", str(root))
+    text, code = read_output([*git, "describe", "--always", "--tags"], 20)
     try:
         check_owner(text, str(root))
-        at = "plain files, no history of git" if code else text.strip()
+        changes = read_output([*git, "status", "--porcelain", "--untracked-files=no"], 20).text
+        at = text.strip() + (", with changes" if changes else "")
+        at = "plain files, no history of git" if code else at
         yield ok("clone", f"Longship {VERSION}, {at}, in {root}")
     except LongshipError as error:
         yield warning("clone", str(error), error.hint)
@@ -120,10 +124,46 @@ def find_directory(topic: str, setting: str, directory: Path, room: int) -> Iter
 def find_owners(paths: Paths) -> Iterator[Finding]:
     """Check that nobody else can change what runs, in the user's directories and the group's."""
     check_roots(paths)
-    check_shared(paths, paths.shared_dir)
+    check_started(paths, paths.shared_dir)
     if paths.is_shared:
         refuse_default_acl(paths.shared_dir)
-    yield ok("owners", "only you can write to your directories")
+    _check_clone(paths.root)
+    replaceable = {each: None for top in (*paths.trees, paths.root) for each in open_parents(top)}
+    if replaceable:
+        names = ", ".join(map(quote, map(str, replaceable)))
+        text = f"other users can rename your directories in {names}, and put theirs in their place"
+        fix = f"if you do not trust them, ask who owns it to run: chmod +t {names}"
+        yield warning("owners", text, fix)
+    else:
+        yield ok("owners", "only you can write to your directories")
+
+
+def _check_clone(root: Path) -> None:
+    """Stop if others can change a file of the clone, whose parents they can enter."""
+    if any(map(is_closed, (root, *root.parents))):
+        return
+    open_to = "-perm /022"
+    if _is_private(os.getegid()) and not any("posix_acl" in each for each in os.listxattr(root)):
+        open_to = f"( -perm /002 -o -perm /020 ! -group {os.getegid()} )"
+    others = f"( ! -user 0 ! -user {os.geteuid()} -o ! -type l {open_to} ) -print -quit"
+    find = ["find", str(root), *["-name", ".venv-tests", "-prune", "-o"], *others.split()]
+    text, code = read_output(find, 60)
+    path = printable(text.partition("\n")[0])
+    if code:
+        raise LongshipError(f"cannot check who can write to the clone: {path}", f"ls -la {root}")
+    if path:
+        raise LongshipError(
+            f"other users own {path} or can write to it, and would decide what you run",
+            f"check what they may have changed, and run: chmod -R go-w {quote(str(root))}",
+        )
+
+
+def _is_private(group: int) -> bool:
+    """Tell whether a group is the user's alone, as on systems that make one for each user."""
+    with suppress(KeyError):
+        found = grp.getgrgid(group)
+        return found.gr_name == own_user() and {*found.gr_mem} <= {own_user()}
+    return False
 
 
 def find_home() -> Iterator[Finding]:
@@ -139,7 +179,8 @@ def find_home() -> Iterator[Finding]:
 def find_temporary() -> Iterator[Finding]:
     """Check $TMPDIR, or /tmp without it."""
     directory = Path(os.environ.get("TMPDIR") or "/tmp")
-    return find_directory("temporary", "TMPDIR", directory, GB)
+    yield from asked("temporary", call("temporary_choose", "/tmp"))
+    yield from find_directory("temporary", "TMPDIR", directory, GB)
 
 
 def find_mounted(machine: Machine, directories: Sequence[Path]) -> Iterator[Finding]:

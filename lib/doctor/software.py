@@ -192,7 +192,7 @@ def mountable(runtime: str, base: str) -> dict[str, bool] | None:
     assigned = [assign(name, value) for name, value in facts.items()]
     if bash("overlay_can_pack mksquashfs", seconds=15).code:
         return None
-    with tempfile.TemporaryDirectory(prefix="longship-doctor.") as work:
+    with tempfile.TemporaryDirectory(prefix="longship-doctor.", dir="/tmp") as work:
         tests = {each: [call("overlay_can_mount", work, each)] for each in FORMATS}
         by_kernel = ("grep", "-q", f" {MOUNTED_AT} .* - squashfs ", "/proc/self/mountinfo")
         tests["kernel"] = [call("overlay_try", f"{work}/probe.sqsh", "bind", *by_kernel)]

@@ -108,6 +108,7 @@ def _start_lines(env: Environment, command_line: str, *directories: Path) -> lis
     settings, paths = env.settings, env.paths
     return [
         facts(machine=settings.machine.name, arch=paths.arch, runtime=env.runtime),
+        call("cd", "--", paths.root),
         call("on_interrupt", command_line),
         *make_lines(paths, *directories),
     ]

@@ -61,6 +61,7 @@ def _directory_lines(paths: Paths) -> list[str]:
     """Return the lines that make the directories of the images."""
     inside = (paths.containers / each for each in ("build", "versions"))
     return [
+        call("cd", "--", paths.root),
         *make_lines(paths, paths.containers, *inside),
         call("pins_make", paths.containers / "pins"),
     ]

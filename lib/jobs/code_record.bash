@@ -15,7 +15,7 @@ code_record_begin() {
 code_record() {
   local -r run=$2
   local -a start=()
-  "$1" -X utf8 "$LONGSHIP_ROOT/lib/jobs/record_worker.py" record "${@:2}" || :
+  "$1" -I -X utf8 "$LONGSHIP_ROOT/lib/jobs/record_worker.py" record "${@:2}" || :
   if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --overlap --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
   file_begin "$run/packages"
   if env -u SLURM_LABELIO timeout 600 "${start[@]}" "$run/launcher" python3 \

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What a job script sources. After `start_job MACHINE "$@"` it has:
+# The start of a job script: submit.py exports these functions, so that Slurm keeps them with the job;
+# otherwise lib/shell/job.bash sources this file. After `start_job MACHINE "$@"` a job script has:
 #
 #   LAUNCHER            starts a command inside the environment: srun "$LAUNCHER" COMMAND
 #   STACK_DIR           directory of the stack's scripts: run_training.sh, preprocess_data.sh
@@ -10,17 +11,18 @@
 #                                                           torchrun
 
 # start_job MACHINE ARGUMENT...: pin the active image and packages, and write the launcher and the
-# record, once for all ranks. Slurm runs a copy of the job script from another directory: that of
-# the submission is the repository.
+# record, once for all ranks. LONGSHIP_TAKE_CODE is a function of an extra, which sets LONGSHIP_ROOT.
 start_job() {
-  export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
+  if [[ -z ${LONGSHIP_WATCHED:-} ]]; then "${LONGSHIP_TAKE_CODE:-:}"; fi
+  export LONGSHIP_ROOT
   # of the step in which sbatch was typed, if it was; srun would bind the ranks to its cores
   unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"
   # shellcheck disable=SC2034  # for the job script
   JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
   RUN_DIR=${LONGSHIP_WATCHED:-} # the run has begun, see run_has_begun
   if [[ -z $RUN_DIR ]]; then
-    RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$@" <<<"$job") || exit
+    local facts
+    facts=$(job_show) && RUN_DIR=$(python3 "$LONGSHIP_ROOT/submit.py" begin "$@" <<<"$facts") || exit
   fi
   # shellcheck source=/dev/null  # lib/jobs/start.py writes it
   source "$RUN_DIR/start.bash"
@@ -39,3 +41,6 @@ job_show() {
     'check the status page of the site, then submit the job again' >&2
   return 1
 }
+
+# for the steps of a watcher, which start the script again, and for jobs that this job submits
+export -f start_job job_show

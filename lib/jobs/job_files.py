@@ -15,6 +15,7 @@ from lib.script.errors import LongshipError, suggest
 
 # The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
+_SOURCES = re.compile(r"^[^#\n]*\bsource .*lib/shell/job\.bash", re.MULTILINE)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
 _SERVES = re.compile(r"^serve_(\w+)", re.MULTILINE)
 _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
@@ -72,6 +73,12 @@ def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
     if "\r\n" in text:
         raise LongshipError(
             f"{name} has DOS line ends, which sbatch refuses", f"run: sed -i 's/\\r$//' {name}"
+        )
+    if _SOURCES.search(text) and "declare -F start_job" not in text:
+        raise LongshipError(
+            f"{name} sources lib/shell/job.bash without a check of whose file it is",
+            "remove that line: submit.py gives the job start_job; for plain sbatch copy the lines "
+            "from docs/how-to/jobs.md#write-your-own-job-script",
         )
     starts = _STARTS.search(text)
     machine = starts or _BUILDS.search(text)

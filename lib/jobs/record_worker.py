@@ -1,6 +1,6 @@
 """The worker that records the code of a job; code_record.bash starts it.
 
-python3 -X utf8 record_worker.py record RUN [NAME DIR]...
+python3 -I -X utf8 record_worker.py record RUN [NAME DIR]...
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable
 
-sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+if __name__ == "__main__":
+    sys.pycache_prefix = os.devnull
+    import lib
+
+    lib.use_own_bytecode()
 
 from lib.jobs.working_tree import WorkingTree
 from lib.repositories.git import GitError

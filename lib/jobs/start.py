@@ -143,6 +143,7 @@ def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
     facts_of_run = {**_record(start, named), **start.record}
     return [
         *module_lines(machine, env.runtime),
+        call("temporary_choose", "/tmp"),
         export("LONGSHIP_ROOT", env.paths.root),
         export("RUN_DIR", start.run),
         call("job_set", "LAUNCHER", start.run / "launcher"),

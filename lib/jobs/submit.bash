@@ -10,6 +10,7 @@ declare -ga submitted_ids=()
 submission_begin() {
   slurm_check "$1"
   slurm_forget_job
+  temporary_choose /tmp # which the job inherits
   # hash starts no process
   if ! hash python3 2>/dev/null || [[ ${BASH_CMDS[python3]-} != "$3" ]]; then check_python "$2"; fi
   cd -- "$2" || exit
@@ -63,6 +64,13 @@ setting_check_cache() {
   done
   warn_of "$1 is not in the Hugging Face cache, and jobs are offline: $2" \
     'add it to [[assets]] in configuration.toml, then run: python3 set_up.py install'
+}
+
+# submission_use_code ROOT: let jobs start with the code in ROOT. They get the functions themselves,
+# as a file could be another one when they start.
+submission_use_code() {
+  export LONGSHIP_ROOT=$1
+  export -f start_job job_show
 }
 
 # submission_keep VARIABLE FILE TEXT: write what jobs read at their start, and export where it is.

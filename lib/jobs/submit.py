@@ -18,11 +18,12 @@ from lib.jobs.request import Asked, Request
 from lib.jobs.size import check_required, limits_text, size_of_options
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
-from lib.script.command import array, call, export, exports, text_below, wrapped
+from lib.script.command import array, call, exports, text_below, wrapped
 from lib.script.errors import LongshipError
 from lib.script.hooks import hooks
 from lib.script.output import json_object
 from lib.script.quoting import Expansion, Word
+from lib.script.trust import DIGITS
 
 # what the job before was given is not for the next one
 _FORGET = 'unset "${!LONGSHIP_JOB_@}"'
@@ -62,7 +63,7 @@ def request_of(
         cost=cost_of(settings, size, asked.chain),
         trained_on=size,
         first=arguments,
-        code=[export("LONGSHIP_ROOT", env.paths.root)],
+        code=[call("submission_use_code", env.paths.root)],
     )
     check_job(request)
     for check in hooks("check").values():
@@ -137,7 +138,7 @@ def _own_script(job: JobFile) -> tuple[str, str]:
     """Say that a job script starts nothing in the environment, and how it would."""
     return (
         f"{job.path} runs outside the environment, and submit.py status will not know its run",
-        "add two lines to it: docs/how-to/your_own_training.md",
+        "add start_job to it: docs/how-to/your_own_training.md",
     )
 
 
@@ -177,7 +178,7 @@ def keep_lines(variable: str, directory: Path, text: str, prefix: str = "") -> l
 
     The text is below the plan, in a variable with the prefix.
     """
-    file = directory / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    file = directory / f"{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}.json"
     name = f"{prefix}{variable.lower()}"
     return [
         text_below(name, text, f"What {variable} names."),

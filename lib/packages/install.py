@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, check_shared
+from lib.configuration.paths import Paths, check_started
 from lib.configuration.repositories import RepositoryEntry
 from lib.configuration.sites import own_arch
 from lib.runtimes.environment import Environment
@@ -92,7 +92,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     script = "build_overlay.py" if packages.overlay else "set_up.py"
     from_download = settings.command("python3", script, "offline")
     if offline:
-        check_shared(paths, paths.offline / "pip")
+        check_started(paths, paths.offline / "pip")
     # above an overlay: above_lines
     files = [packages.requirements, "" if packages.overlay else packages.venv_requirements]
     words = [word for each in files if each for word in ("-r", paths.root / each)]

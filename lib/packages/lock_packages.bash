@@ -121,7 +121,7 @@ lockfile_check() {
 
 # python_in_image: print the version of the image's Python, and its path.
 python_in_image() {
-  inside python3 -c 'import platform, sys; print(platform.python_version(), sys.executable)' ||
+  inside python3 -I -c 'import platform, sys; print(platform.python_version(), sys.executable)' ||
     fail "python3 not found in the image $base" 'set container.image to an image that has python3'
 }
 

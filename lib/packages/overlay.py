@@ -69,6 +69,7 @@ def overlay_build_lines(
             overlay_target=MOUNTED_AT,
             longship_library=paths.root / "lib",
         ),
+        call("cd", "--", paths.root),
         call("on_interrupt", command_line),
         *make_lines(paths, *shared),
         call("pins_make", link.parent / "pins"),
@@ -140,6 +141,7 @@ def overlay_prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> lis
     """Return the lines that delete unused overlays; `asked` if the user has confirmed it."""
     link = overlay_link(Packages(settings, paths))
     return [
+        call("cd", "--", paths.root),
         *make_lines(paths, link.parent),
         wrapped(
             *("lock_run", paths.overlays, "overlay_prune", link),

@@ -117,7 +117,8 @@ def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool)
 
 
 def _directory_lines(paths: Paths, command_line: str, *shared: Path) -> list[str]:
-    return [call("on_interrupt", command_line), *make_lines(paths, *shared)]
+    enter = call("cd", "--", paths.root)  # programs read files of where they are started
+    return [enter, call("on_interrupt", command_line), *make_lines(paths, *shared)]
 
 
 def _start_lines(

@@ -115,7 +115,7 @@ venv_create() {
   if [[ $base == host ]]; then sharing=(); fi
   # uv brings it, in a tenth of the time
   if [[ $venv_installer == uv ]]; then sharing+=(--without-pip); fi
-  inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
+  inside python3 -I -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "$venv_disk" "cannot create the venv $1" \
       "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
   if [[ $base != host ]]; then
@@ -291,8 +291,8 @@ uv_is_pinned() {
 # uv_fetch: fetch uv from the package index.
 uv_fetch() {
   note 'installing uv'
-  inside python3 -m venv "$venv_uv.partial.$$" >&2 &&
-    inside "$venv_uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
+  inside python3 -I -m venv "$venv_uv.partial.$$" >&2 &&
+    inside "$venv_uv.partial.$$/bin/python" -I -m pip --quiet --disable-pip-version-check \
       install -r "$longship_library/packages/inside/uv.txt" >&2 &&
     mv -f -- "$venv_uv.partial.$$/bin/uv" "$venv_uv"
 }
@@ -302,7 +302,7 @@ uv_unpack() {
   local wheel
   for wheel in "$requirements_wheelhouse"/uv-*.whl; do
     grep -qF -- "  ${wheel##*/}" "${lockfile%.lock}.sha256" || continue
-    inside python3 -m zipfile -e "$wheel" "$venv_uv.partial.$$" &&
+    inside python3 -I -m zipfile -e "$wheel" "$venv_uv.partial.$$" &&
       chmod +x "$venv_uv.partial.$$"/uv-*.data/scripts/uv &&
       mv -f -- "$venv_uv.partial.$$"/uv-*.data/scripts/uv "$venv_uv"
     return

@@ -98,13 +98,13 @@ wheelhouse_read_archive() {
 # this machine.
 wheelhouse_make_fetcher() {
   if uv_is_pinned "$wheelhouse_fetcher/bin/uv" &&
-    "$wheelhouse_fetcher/bin/python" -c 'import build'; then
+    "$wheelhouse_fetcher/bin/python" -I -c 'import build'; then
     return
   fi
   directory_make "${wheelhouse_fetcher%/*}"
   rm -rf -- "$wheelhouse_fetcher" "$wheelhouse_fetcher.partial"
   if ! "$wheelhouse_host" -m venv "$wheelhouse_fetcher.partial" >&2 ||
-    ! "$wheelhouse_fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
+    ! "$wheelhouse_fetcher.partial/bin/python" -I -m pip --quiet --disable-pip-version-check install --upgrade \
       'pip>=24' 'build>=1' -r "$longship_library/packages/inside/uv.txt" >&2; then
     rm -rf -- "$wheelhouse_fetcher.partial"
     fail_writing "${wheelhouse_fetcher%/*}" 'cannot install pip, build and uv, which download the packages' \
@@ -159,7 +159,7 @@ wheelhouse_build() {
   local -a python=("$wheelhouse_fetcher/bin/python")
   local where='this machine' pip
   # an image can lack it
-  pip=$("$wheelhouse_fetcher/bin/python" -c 'import pip; print(pip.__path__[0])')
+  pip=$("$wheelhouse_fetcher/bin/python" -I -c 'import pip; print(pip.__path__[0])')
   if [[ $wheelhouse_runs_here == yes ]]; then python=(inside python3) where=$base; fi
   note "building from source, with the Python of $where: $(sed -n 's/^\([^ -][^ ]*\).*/\1/p' \
     "$wheelhouse_unfinished/missing.txt" | paste -s -d ' ')"

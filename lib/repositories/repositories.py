@@ -44,7 +44,8 @@ def listed_lines(
         configured = [each for each in configured if each.name in names]
     if not configured:
         return []
-    worker = [sys.executable or "python3", "-X", "utf8", paths.root / "lib/repositories/worker.py"]
+    worker = [sys.executable or "python3", "-I", "-X", "utf8"]
+    worker.append(paths.root / "lib/repositories/worker.py")
     options = [f"--repositories={paths.repositories}"]
     options += [f"--bundles={bundles}"] if bundles else []
     options += [f"--typed={each}" for each in settings.typed_options]

@@ -1,6 +1,6 @@
 """The worker that an emitted script starts for external repositories.
 
-  python3 -X utf8 worker.py [OPTION...] ACTION [--name=NAME]
+  python3 -I -X utf8 worker.py [OPTION...] ACTION [--name=NAME]
 
 It needs the standard library alone. Without --name it starts itself for each repository at once: an
 update changes the umask, signals and environment of its process. The script holds the lock.
@@ -14,6 +14,11 @@ from pathlib import Path
 from shlex import quote
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+if __name__ == "__main__":
+    sys.pycache_prefix = os.devnull
+    import lib
+
+    lib.use_own_bytecode()
 
 from lib.repositories import clone, git, inspection, update  # noqa: E402
 from lib.repositories.repository import Configured  # noqa: E402
@@ -80,7 +85,7 @@ def _run_all(given: argparse.Namespace, configured: dict[str, Configured]) -> No
             raise LongshipError(message, f"to start one, run: {typed} update")
 
     def run(name: str) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-X", "utf8", *sys.argv, f"--name={name}"]
+        command = [sys.executable, "-I", "-X", "utf8", *sys.argv, f"--name={name}"]
         pipe = subprocess.PIPE
         return subprocess.run(  # it holds the lock as long as it has its file open
             command, stdout=pipe, stderr=subprocess.STDOUT, close_fds=False, check=False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, check_shared, is_below, pinned
+from lib.configuration.paths import Paths, check_started, is_below, pinned
 from lib.configuration.sites import Machine
 from lib.configuration.training import Training
 from lib.runtimes.contract import Bind, configured_binds, patched_files
@@ -133,7 +133,7 @@ class Environment(_Given):
 
     def _checked(self, file: str) -> str:
         """Return a file that nobody can change but who builds it."""
-        check_shared(self.paths, Path(file))
+        check_started(self.paths, Path(file))
         return file
 
     @cached_property

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import ROOTED, Paths, check_shared, expand, pinned
+from lib.configuration.paths import ROOTED, Paths, check_started, expand, pinned
 from lib.configuration.runtimes import known_runtime, runtime_names
 from lib.runtimes.runtime import runtime_of
 from lib.script.errors import LongshipError, suggest
@@ -150,7 +150,7 @@ def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
     _check_origin(active, source)
     if runtime_of(runtime).IN_STORE:
         if os.path.isfile(active):
-            check_shared(paths, pinned(active))
+            check_started(paths, pinned(active))
             return active.read_text(encoding="utf-8").strip()
         return image_tag(source, paths.arch)
     if source.ready and not os.path.lexists(active):

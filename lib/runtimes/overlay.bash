@@ -37,7 +37,7 @@ overlay_has_base() {
 overlay_check_python() {
   local found
   record_find interpreter "${overlay_record[@]}"
-  found=$("$REPLY" -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
+  found=$("$REPLY" -I -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
   record_find python "${overlay_record[@]}"
   [[ $found == "$REPLY" ]] ||
     fail "overlay $1 was built for Python $REPLY, but this machine has $found" "$2"

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
+from lib import ROOT
 from lib.script.errors import LongshipError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def read_output(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
                     stderr=subprocess.STDOUT,
+                    cwd=ROOT,  # where they are started, programs read files that can be another's
                     start_new_session=True,  # a group, which can be ended as a whole
                 )
                 started.append(process)

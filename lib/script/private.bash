@@ -26,27 +26,81 @@ directory_create() {
 # roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs
 # write what runs; stop at one that others can change.
 roots_make() {
-  set -- "$@" "$1"/{cache,runs,venvs}
+  local -a written=("$1"/{cache,venvs})
+  local directory
+  for directory in "$1"/tools_*; do
+    if [[ -d $directory ]]; then written+=("$directory"); fi
+  done
+  set -- "$@" "$1/runs" "${written[@]}"
   directory_make "$@"
   directory_check_own "$@"
+  directory_check_closed "$1" "${written[@]}"
+  temporary_choose "$1/tmp"
 }
 
-# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils
-# alone: unpack.sh does it.
+# directory_check_closed ABOVE DIR...: stop if others can enter ABOVE and a directory in it into which
+# programs write what runs: they do so with the user's umask.
+directory_check_closed() {
+  local mode directory
+  while read -r mode directory; do
+    if ((!(16#$mode & 8#077))); then
+      if [[ $directory == "$1" ]]; then return; fi
+    elif [[ $directory != "$1" ]]; then
+      fail "other users can enter $directory, in which programs write what you run" \
+        "delete what others may have changed in it, and run: chmod go= $(printf %q "$directory")"
+    fi
+  done < <(exec stat -L -c '%f %n' -- "$@")
+}
+
+# temporary_choose DIR: replace a TMPDIR in which others can exchange files by DIR.
+temporary_choose() {
+  local owner mode
+  if [[ -z ${TMPDIR:-} ]]; then return 0; fi
+  read -r owner mode < <(exec stat -L -c '%u %f' -- "$TMPDIR" 2>/dev/null) || return 0 # programs report it
+  if [[ $owner == "$UID" || $owner == 0 ]] && ((!(16#$mode & 8#022) || 16#$mode & 8#1000)); then return 0; fi
+  warn_of "other users can exchange your files in TMPDIR, $TMPDIR: using $1" \
+    'export TMPDIR with a directory of your own, to which nobody else can write'
+  directory_make "$1"
+  export TMPDIR=$1
+}
+
+# directory_check_own DIR...: stop at one that another user owns or can change, or to which a link of
+# another user leads.
 directory_check_own() {
-  local found owner mode directory
-  found=$(exec stat -L -c '%u %f %n' -- "$@") ||
-    fail "cannot check who can write to ${*@Q}" 'see the line above'
+  local owner mode directory
+  local -a links=()
+  for directory in "$@"; do links_find "$directory"; done
   while read -r owner mode directory; do
-    if [[ $owner != "$UID" ]]; then
-      fail "$directory belongs to $(stat -L -c %U -- "$directory"), who would decide what you run" \
+    if [[ $owner != "$UID" && $owner != 0 ]]; then
+      fail "$directory belongs to $(stat -c %U -- "$directory"), who would decide what you run" \
         'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
-    elif ((16#$mode & 8#022)); then
+    elif ((16#$mode & 8#022 && (16#$mode & 8#170000) != 8#120000)); then
       fail "other users can write to $directory, and would decide what you run" \
         "delete what others may have changed in it, and run: chmod go-w $(printf %q "$directory"); if that has no effect, \
 set [paths] to a file system with permissions"
     fi
-  done <<<"$found"
+  done < <(stat -L -c '%u %f %n' -- "$@" && { ((!${#links[@]})) || stat -c '%u %f %n' -- "${links[@]}"; })
+  wait "$!" || fail "cannot check who can write to ${*@Q}" 'see the line above'
+}
+
+# links_find PATH: add to links each link on the way to a path, and those on the way to where they
+# lead.
+links_find() {
+  local place='' rest=${1#/}/ target
+  while [[ -n $rest ]] && ((${#links[@]} < 400)); do
+    case ${rest%%/*} in
+      '' | .) ;;
+      ..) place=${place%/*} ;;
+      *) place+=/${rest%%/*} ;;
+    esac
+    rest=${rest#*/}
+    if [[ -L $place ]]; then
+      links+=("$place")
+      target=$(readlink -- "$place") || return
+      if [[ $target == /* ]]; then place=; else place=${place%/*}; fi
+      rest=$target/$rest
+    fi
+  done
 }
 
 # shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds for a

@@ -1,16 +1,24 @@
-"""Trust in a file that decides what runs: nobody else can have written it."""
+"""Trust in a file that decides what runs: nobody else can have written it.
+
+`private.bash` has the same rule for the directories of an emitted script.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
+import re
 import shlex
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from lib.script.errors import LongshipError
+from lib.script.records import LARGEST, read_file
+
+DIGITS = 32  # of a checksum in a file's name: nobody can make another file of the same one
+_LINKS = 40  # on the way to a file, as many as Linux follows
 
 
 def is_own(path: Path) -> bool:
@@ -23,14 +31,36 @@ def is_own(path: Path) -> bool:
     return is_plain and found.st_uid == os.geteuid() and not _is_open(found)
 
 
+def is_closed(directory: Path) -> bool:
+    """Tell whether a directory is the user's, and nobody else can enter it."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def check_closed(directory: Path) -> None:
+    """Stop if others can enter a directory into which programs write what runs."""
+    if directory.exists() and not is_closed(directory):
+        raise LongshipError(
+            f"other users can enter {directory}, in which programs write what you run",
+            "delete what others may have changed in it, and run: "
+            f"{shlex.join(['chmod', 'go=', str(directory)])}",
+        )
+
+
 def check_trusted(path: Path, top: Path, owner: str = "", hint: str = "") -> None:
     """Stop if somebody else can change a path, or a directory on the way to it from ``top``.
 
-    Somebody else is neither the user nor root nor the ``owner``, a login name. The mode of a file
-    with an ACL contains what the ACL gives to others. A missing path is reported where it is used.
-    The hint is for files that only their author can replace; the default is to close the path.
+    Somebody else is neither the user nor root nor the ``owner``, a login name. Links on the way to
+    ``top`` are theirs too. The mode of a file with an ACL contains what the ACL gives to others. A
+    missing path is reported where it is used. The hint is for files that only their author can
+    replace; the default is to close the path.
     """
     trusted = {0, os.geteuid(), *_uid_of(owner)}
+    for each in links_on_the_way(top):
+        _check(each, each.lstat(), trusted, hint)
     for each in (top, *(top / each for each in _steps(path, top))):
         for found in _stats_of(each):
             _check(each, found, trusted, hint)
@@ -61,6 +91,51 @@ def _stats_of(path: Path) -> Iterable[os.stat_result]:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
             yield found
+
+
+def links_on_the_way(path: Path) -> Iterator[Path]:
+    """Yield each link on the way to a path, and those on the way to where they lead."""
+    place, rest, found = Path("/"), [*path.parts[1:]], 0
+    while rest and found < _LINKS:
+        part = rest.pop(0)
+        if part == "..":
+            place = place.parent
+        elif os.path.islink(place / part):
+            found += 1
+            yield place / part
+            target = Path(os.readlink(place / part))
+            place = Path("/") if target.is_absolute() else place
+            rest = [*target.parts[target.is_absolute() :], *rest]
+        else:
+            place /= part
+
+
+def open_parents(path: Path) -> list[Path]:
+    """Return the directories above a path in which others can put another one in its place.
+
+    In a sticky directory, such as /tmp, they cannot.
+    """
+    found = []
+    for each in Path(os.path.realpath(path)).parents:
+        with suppress(OSError):
+            seen = each.stat()
+            if _is_open(seen) and not seen.st_mode & stat.S_ISVTX:
+                found.append(each)
+    return found
+
+
+def read_named(path: Path, most: int = LARGEST) -> bytes:
+    """Return the content of a file; stop if its name is a checksum, and not that of the content."""
+    content = read_file(path, most)
+    if re.fullmatch(rf"[0-9a-f]{{{DIGITS}}}", path.stem):
+        import hashlib  # 5 ms that only the start of a job needs
+
+        if not hashlib.sha256(content).hexdigest().startswith(path.stem):
+            raise LongshipError(
+                f"{path} is not the file that was submitted: it has another checksum",
+                "submit the job again",
+            )
+    return content
 
 
 def refuse_default_acl(directory: Path) -> None:

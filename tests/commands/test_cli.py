@@ -228,7 +228,8 @@ def test_runtime_of_two_jobs_is_named_once(script, tmp_path):
     ],
 )
 def test_report_that_nobody_can_read_ends_quietly(call, said, run, clean_environment, tmp_path):
-    text = "#!/bin/bash\nuntil [[ -e closed ]]; do sleep 0.05; done\n"  # before anything is written
+    # before anything is written
+    text = f"#!/bin/bash\nuntil [[ -e {tmp_path}/closed ]]; do sleep 0.05; done\n"
     (tmp_path / "squeue").write_text(text)
     (tmp_path / "squeue").chmod(0o755)
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}

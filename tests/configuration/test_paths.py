@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.configuration.paths import check_shared, expand, make_lines, open_lines, pinned
+from lib.configuration.paths import check_started, expand, make_lines, open_lines, pinned
 from lib.script.errors import LongshipError
 
 
@@ -70,9 +70,12 @@ def test_wheels_that_others_can_write_to_are_refused_if_others_can_enter(
     _, paths = repository.settings_and_paths()
     if shared:
         with pytest.raises(LongshipError, match=r"other users can write to .*/a\.whl, "):
-            check_shared(paths, wheels)
+            check_started(paths, wheels)
     else:
-        check_shared(paths, wheels)
+        with pytest.raises(LongshipError, match=r"other users can write to .*/a\.whl, "):
+            check_started(paths, wheels)
+        tmp_path.chmod(0o700)
+        check_started(paths, wheels)
 
 
 @pytest.mark.parametrize("home", ["/a $b c", "/a ${b}", "/a {user}", "/a {b}", '/it\'s "a" `b`'])

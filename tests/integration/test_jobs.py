@@ -28,7 +28,6 @@ def write_job(clone, name, body, header=""):
     """Write a job of a test's own, of the form of the checked-in ones."""
     text = (
         f"#!/usr/bin/env bash\n#SBATCH --job-name={name}\n#SBATCH --time=00:10:00\n{header}\n"
-        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit\n'
         f'start_job local "$@"\n{body}\n'
     )
     file = clone.root / f"local/{name}.sbatch"

@@ -20,7 +20,6 @@ USES = """#!/usr/bin/env bash
 #SBATCH --nodes=1
 #SBATCH --mem=1G
 #SBATCH --time=00:10:00
-source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit
 start_job olivia "$@"
 srun "$LAUNCHER" "${JOB_ARGUMENTS[@]}"
 """

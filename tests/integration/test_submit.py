@@ -339,10 +339,7 @@ def test_wrong_call(words, jobs):
 
 @pytest.mark.slow  # tests/jobs/test_jobs.py
 def test_job_that_a_job_of_a_chain_submits_is_not_of_the_chain(own):
-    begin = (
-        "#!/bin/bash\n#SBATCH --time=5\n"
-        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash"\nstart_job local\n'
-    )
+    begin = "#!/bin/bash\n#SBATCH --time=5\nstart_job local\n"
     outer = 'python3 "$LONGSHIP_ROOT/submit.py" local/inner.sbatch --nodes=2 >"$RUN_DIR/inner"\n'
     (own.root / "local/outer.sbatch").write_text(begin + outer)
     (own.root / "local/inner.sbatch").write_text(begin + 'srun "$LAUNCHER" hostname\n')
@@ -356,10 +353,7 @@ def test_job_that_a_job_of_a_chain_submits_is_not_of_the_chain(own):
 
 def test_job_that_a_step_submits_does_not_inherit_its_options(own):
     """A step's binding would pin the ranks of the new job, and its distribution places them."""
-    begin = (
-        "#!/bin/bash\n#SBATCH --time=5\n"
-        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash"\nstart_job local\n'
-    )
+    begin = "#!/bin/bash\n#SBATCH --time=5\nstart_job local\n"
     (own.root / "local/inner.sbatch").write_text(begin + 'env >"$RUN_DIR/seen"\n')
     step = "srun --cpu-bind=map_cpu:0 --mem=64 --distribution=cyclic"
     plain = "sbatch --parsable local/inner.sbatch"
@@ -388,7 +382,7 @@ def test_status_shows_a_line_that_colours_and_redraws_itself(jobs):
     job = jobs.root / "local/redraws.sbatch"
     job.write_text(
         "#!/bin/bash\n#SBATCH --job-name=redraws\n"
-        'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job local\n'
+        "start_job local\n"
         "printf '\\033[31mstep 1\\033[0m\\r\\033[Kstep \\033[1;32m2\\033[0m of 9\\n \\n'\n"
         "exec sleep 600\n"
     )
@@ -402,7 +396,7 @@ def test_status_shows_a_line_that_colours_and_redraws_itself(jobs):
 
 def failed(clone, *options):
     """Run a job that fails; return its run."""
-    begin = 'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job local\n'
+    begin = "start_job local\n"
     text = f"#!/bin/bash\n#SBATCH --time=01:00:00\n{begin}exit 3\n"
     (clone.root / "local/fails.sbatch").write_text(text)
     return clone.finish("local/fails.sbatch", *options, state="FAILED")
@@ -414,7 +408,7 @@ def test_status_is_read_by_programs(own):
     job = own.root / "local/named.sbatch"
     job.write_text(
         "#!/bin/bash\n#SBATCH --job-name=named\n#SBATCH --time=01:00:00\n"
-        'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job jwb\n'
+        "start_job jwb\n"
         "printf 'a \"line\" \\377\\n'\nexec sleep 600\n"
     )
     done = own.submit("local/named.sbatch", "--machine=jwb", "--partition=booster", "--json")

@@ -146,11 +146,19 @@ def test_job_that_was_not_submitted_from_the_clone_is_told(path, start, run, tmp
     env = {"PATH": processes.PATH, **({"SLURM_SUBMIT_DIR": "/"} if start == "sbatch" else {})}
     done = run(["bash", path], env=env, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    hint = "hint: in the clone, run: python3 submit.py FILE"
-    assert done.stderr.splitlines() == [
-        "error: not submitted from the clone, or its copy was removed",
-        hint,
-    ]
+    hint = "hint: in it, run: python3 submit.py FILE"
+    assert done.stderr.splitlines() == ["error: not submitted from your clone", hint]
+
+
+def test_job_script_that_sources_what_nobody_has_checked_is_refused(jobs):
+    """The form of before: the file could be another's when the job starts."""
+    old = 'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit\n'
+    (jobs / "old.sbatch").write_text(f"#!/bin/bash\n{old}start_job one\n")
+    with pytest.raises(LongshipError, match="sources lib/shell/job.bash without a check") as error:
+        read_job_file(jobs, "old.sbatch")
+    assert error.value.hint.startswith("remove that line")
+    (jobs / "old.sbatch").write_text("#!/bin/bash\nstart_job one\n")
+    assert read_job_file(jobs, "old.sbatch").machine == "one"
 
 
 @pytest.mark.parametrize(
@@ -160,12 +168,11 @@ def test_job_that_was_not_submitted_from_the_clone_is_told(path, start, run, tmp
 )
 def test_job_ends_with_the_error_of_a_module_that_fails(path, tmp_path):
     """Another set of libraries in its place would be for another CUDA, and silently wrong."""
-    (tmp_path / "lib/shell").mkdir(parents=True)
-    (tmp_path / "lib/shell/job.bash").write_text("start_job() { echo started; exit; }\n")
-    environment = {"PATH": processes.PATH, "LONGSHIP_ROOT": str(tmp_path)}
-    module = '() {  printf "%s\\n" "$*" >>"$LONGSHIP_ROOT/calls"; [[ "$*" != "$MISSING" ]] || {\n'
+    environment = {"PATH": processes.PATH, "CALLS": f"{tmp_path}/calls"}
+    module = '() {  printf "%s\\n" "$*" >>"$CALLS"; [[ "$*" != "$MISSING" ]] || {\n'
     module += " echo unknown module >&2; return 3; }\n}"
     environment["BASH_FUNC_module%%"] = module
+    environment["BASH_FUNC_start_job%%"] = "() { echo started; exit; }"
 
     def start(missing):
         return processes.run(

@@ -144,7 +144,6 @@ class Member:
         """Write a job of this user's own, of the form of the checked-in ones."""
         text = (
             f"#!/usr/bin/env bash\n#SBATCH --job-name={name}\n#SBATCH --time=00:10:00\n{header}"
-            'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit\n'
             f'start_job local "$@"\n{body}\n'
         )
         file = self.root / f"local/{name}.sbatch"

@@ -161,6 +161,7 @@ NAMED = {"image": "/i.sif", "image_sha256": "abc", "overlay": "", "venv": "/it's
 
 # The functions that start.bash calls show what they are given; they themselves need a job.
 SHOW = """
+temporary_choose() { :; }
 job_set() { printf -v "$1" %s "$2"; }
 set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
 job_set_shape() { printf 'shape\\0%s\\0' "$1"; }

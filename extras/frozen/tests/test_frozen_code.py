@@ -24,12 +24,9 @@ from lib.script.errors import LongshipError
 from lib.script.render import render
 
 WORKER = Path(ROOT, "extras/frozen/freeze_worker.py")
-START = Path(ROOT, "extras/frozen/start/job.bash")
 IDENTITY = ("-c", "user.name=n", "-c", "user.email=e@x")
 HOSTILE = ("it's new.py", "-rf.py", "new\nline.py", 'q"$(touch x)`.py', "ø/\u202e.py", "[a]*?.py")
 HOSTILE += ("back\\nslash",)
-# In the place of the code: it unpacks the archive as the hook does.
-JOB = 'start_job() { mkdir -p "$RUN"; tar -xmf "$LONGSHIP_FROZEN" -C "$RUN"; pwd; }\n'
 
 
 class Frozen:
@@ -52,8 +49,8 @@ class Frozen:
 
     @property
     def kept(self):
-        """Give the files next to what job scripts source."""
-        return {each for each in self.store.iterdir() if not each.name.startswith("start-")}
+        """Give the files of the store."""
+        return {*self.store.iterdir()}
 
     def program(self, name, text):
         """Write a stand-in; squeue is asked for what a job in the queue tells of itself."""
@@ -88,7 +85,7 @@ class Frozen:
     def script(self, *others, again=None):
         """Give the script that freezes the clone and other repositories, or takes an archive."""
         words = ["longship", self.clone, *(word for each in others for word in (each.name, each))]
-        begin = (self.store, START, self.clone)
+        begin = (self.store, self.clone)
         line = call("code_freeze", *begin, sys.executable, WORKER, self.runs.parent, *words)
         line = call("code_again", *begin, again) if again else line
         return render("a test", [line, 'printf "%s" "$LONGSHIP_FROZEN"'])
@@ -121,11 +118,13 @@ class Frozen:
         return self.unpack(self.freeze(*others))
 
     def start_job(self, archive, run, check=True):
-        """Start a job, whose clone has JOB in the place of its code."""
+        """Start a job; it unpacks the code into its run as the hook does."""
         variables = {"LONGSHIP_FROZEN": archive, "LONGSHIP_CLONE": self.clone, "RUN": run}
         env = {**self.environment, **{name: str(each) for name, each in variables.items()}}
-        script = 'source "$1"; start_job local; echo "$LONGSHIP_ROOT"'
-        return self.run(["bash", "-c", script, "bash", START], env=env, check=check)
+        unpack = 'mkdir -p "$RUN"; tar -xmf "$LONGSHIP_STAGED/archive" -C "$RUN"'
+        end = 'stat -c "%a %n" "$LONGSHIP_STAGED"; rm -r "$LONGSHIP_STAGED"'
+        script = render("a test", ["code_take", unpack, end])
+        return self.run(["bash", "-c", script], env=env, check=check)
 
 
 @pytest.fixture
@@ -253,6 +252,9 @@ def test_equal_content_is_one_archive_whatever_times_and_umask(frozen):
     (frozen.clone / "lib/a.py").chmod(0o600)
     inode = first.stat().st_ino
     assert frozen.freeze(before="umask 077\n") == first and first.stat().st_ino == inode
+    first.chmod(0o600)
+    first.write_bytes(b"damaged")  # a submission has the right one at hand
+    assert frozen.freeze() == first and first.stat().st_mode & 0o777 == 0o400
     frozen.write("train.py", "second\n")
     second = frozen.freeze()
     assert second != first and frozen.kept == {first, second}
@@ -420,7 +422,8 @@ def begin(frozen, repository, tmp_path, monkeypatch):
     staged.mkdir()
     (tmp_path / "tmp").symlink_to(tmp_path)
     monkeypatch.setattr(hooks, "ROOT", f"{staged}/code/longship")
-    monkeypatch.setattr(hooks.atexit, "register", lambda do, *words, **more: do(*words, **more))
+    ends = []
+    monkeypatch.setattr(hooks.atexit, "register", lambda *given, **more: ends.append((given, more)))
 
     def begin(archive, runtime, name="runs/7-train", venv=""):
         tables = "".join(
@@ -435,7 +438,12 @@ def begin(frozen, repository, tmp_path, monkeypatch):
         held = {"image": "", "overlay": "", "venv": venv}
         run = frozen.runs.parent / name
         run.mkdir(parents=True, exist_ok=True)
-        return hooks.environment(Environment(settings, paths, runtime, "job", held), run), run
+        Path(environ["LONGSHIP_STAGED"], "archive").unlink(missing_ok=True)
+        shutil.copy(archive, Path(environ["LONGSHIP_STAGED"], "archive"))
+        env = hooks.environment(Environment(settings, paths, runtime, "job", held), run)
+        assert [each[0] for each in ends] == [(shutil.rmtree, environ["LONGSHIP_STAGED"])]
+        ends.clear()
+        return env, run
 
     return begin
 
@@ -445,7 +453,6 @@ def test_job_has_its_own_copy_and_the_archive(frozen, external, begin, tmp_path)
     frozen.write("train.py", "mine\n")
     archive = frozen.freeze(external)
     env, run = begin(archive, "host")
-    assert not (tmp_path / "staged").exists()
     assert env.paths.root == env.settings.root == run / "code/longship"
     assert (run / archive.name).samefile(archive)
     assert stat.S_IMODE((run / "code").stat().st_mode) == 0o700
@@ -470,6 +477,9 @@ def test_what_git_ignores_stays_where_it_is(frozen, external, begin, tmp_path):
         frozen.write(name, "")
     frozen.write("stacks/__pycache__/a.pyc", "")
     frozen.write("stacks/a", "")
+    for link in (frozen.clone / "mine/shared", external / "shared"):
+        (tmp_path / "shared").write_text("shared\n")
+        link.symlink_to(os.path.relpath(tmp_path / "shared", link.parent))
     frozen.runs = frozen.clone / "my scratch/runs"  # in the clone
     archive = frozen.freeze(external)
     frozen.runs = tmp_path / "a scratch/runs"
@@ -478,6 +488,8 @@ def test_what_git_ignores_stays_where_it_is(frozen, external, begin, tmp_path):
     for name in ("data", ".venv", "a.log", "mine/data", "checkpoints", "my scratch"):
         assert os.readlink(copy / name) == str(frozen.clone / name)
     assert (copy / "mine/model.py").is_file() and not list(copy.glob("stacks/_*"))
+    # a link that leaves its repository by a relative path
+    assert (copy / "mine/shared").read_text() == (tool / "shared").read_text() == "shared\n"
     order = [Bind(str(frozen.clone), str(frozen.clone)), Bind(str(tool), str(external))]
     order += [Bind(str(external / each), str(external / each)) for each in ("build", "outputs")]
     assert env.more_binds[:4] == tuple(order) and (tool / "outputs").is_dir()
@@ -544,20 +556,14 @@ def test_disk_that_is_full_at_the_start_ends_the_job(frozen, begin):
 
 
 def test_job_runs_its_archive_or_nothing(frozen, tmp_path):
-    frozen.start("train.py", "lib/shell/job.bash")
-    frozen.write("lib/shell/job.bash", JOB)
+    frozen.start("train.py")
     archive = frozen.freeze()
     frozen.write("train.py", "later\n")
     done = frozen.start_job(archive, tmp_path / "run")
     assert (tmp_path / "run/code/longship/train.py").read_text() == "first\n"
-    staged = Path(done.stdout.splitlines()[-1])
-    assert staged.parent.parent.parent == Path(frozen.environment["TMPDIR"])
+    assert done.stdout.startswith("700 /tmp/longship-code.")  # TMPDIR can be one of others
     archive.chmod(0o600)
-    frozen.environment["TMPDIR"] = "/of the login node"
-    staged = Path(frozen.start_job(archive, tmp_path / "again").stdout.splitlines()[-1]).parents[1]
-    assert staged.parent == Path("/tmp")
-    shutil.rmtree(staged)
-    damages = {"damaged": lambda: archive.write_bytes(b""), "cannot read": archive.unlink}
+    damages = {"damaged": lambda: archive.write_bytes(b""), "cannot copy": archive.unlink}
     for why, damage in damages.items():
         damage()
         done = frozen.start_job(archive, tmp_path / "none", check=False)
@@ -678,7 +684,6 @@ def test_job_that_a_job_submits_has_its_code(site, submit):
     site.root = (run / "code/longship").resolve()  # as a script finds it
     run = site.scratch / "real runs/7-train"
     lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
-    start = site.root / "extras/frozen/start/job.bash"
-    assert wrapped("code_again", site.scratch / "runs/code", start, "/a clone", run) in lines
+    assert wrapped("code_again", site.scratch / "runs/code", "/a clone", run) in lines
     with pytest.raises(LongshipError, match="is the copy of a run"):  # typed there, after the job
         submit()

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from extras.frozen.tests.test_frozen_code import HOSTILE, JOB, Frozen, files_of
+from extras.frozen.tests.test_frozen_code import HOSTILE, Frozen, files_of
 
 NAMES = ("train.py", "lib/model.py", "run.sh", "a/b/c", *HOSTILE)
 
@@ -25,8 +25,7 @@ class History:
         self.tool = folder / "project/repos/tool"
         self.jobs = []  # archive, and what the submission saw
         frozen = self.frozen
-        frozen.start("lib/shell/job.bash")
-        frozen.write("lib/shell/job.bash", JOB)
+        frozen.start()
         frozen.write(".gitignore", "*.log\n/outputs/\n")
         self.tool.mkdir(parents=True)
         frozen.git("init", "--quiet", at=self.tool)  # without a commit
@@ -127,13 +126,10 @@ class History:
             assert files_of(run / "code") == seen
         else:
             error = done.stderr.splitlines()[-2]
-            missing = f"error: cannot read the code of this job: {archive}"
+            missing = "error: cannot copy the code of this job to /tmp on "
             damaged = f"error: the code of this job is damaged: {archive}"
-            assert error == (damaged if archive.exists() else missing)
+            assert error.startswith(damaged if archive.exists() else missing)
             assert not run.exists()
-        for each in os.scandir(self.frozen.environment["TMPDIR"]):
-            if each.name.startswith("longship-code."):  # begin removes it
-                shutil.rmtree(each)
 
 
 STEPS = [

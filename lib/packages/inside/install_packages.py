@@ -123,6 +123,7 @@ def pip_configuration():
 def uv_environment(configuration):
     """Return the same for uv, as variables that the caller has not set."""
     found = {
+        **_own_configuration(),
         # pip takes the best version of all its indexes; uv by default stops at the first
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_PYTHON_DOWNLOADS": "never",
@@ -135,6 +136,19 @@ def uv_environment(configuration):
         if words:
             found[variable] = ("," if option == "find-links" else " ").join(words)
     return {name: value for name, value in found.items() if name not in os.environ}
+
+
+def _own_configuration():
+    """Return which configuration uv reads: the user's or the machine's.
+
+    A uv.toml or pyproject.toml of the working directory, or of one above it, can be another's.
+    """
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    files = [os.path.join(directory, "uv", "uv.toml") for directory in (home, "/etc")]
+    existing = [each for each in files if os.path.isfile(each)]
+    if {"UV_CONFIG_FILE", "UV_NO_CONFIG"} & os.environ.keys():
+        return {}
+    return {"UV_CONFIG_FILE": existing[0]} if existing else {"UV_NO_CONFIG": "1"}
 
 
 def uv_options(configuration):

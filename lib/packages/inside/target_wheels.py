@@ -174,7 +174,7 @@ def download(directory, work, wanted, options):
         with open(requirements, "w", encoding="utf-8") as file:
             file.writelines(f"{x.name} @ {x.url} --hash=sha256:{x.digest}\n" for x in group)
         command = [
-            *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download"),
+            *(sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "download"),
             *("--no-deps", "--require-hashes", "--only-binary=:all:", f"--dest={done}"),
             f"--python-version={resolve_packages.read(os.path.join(work, 'target'), 'python')}",
             *sorted({f"--platform={tag.platform}" for tag in tags}),

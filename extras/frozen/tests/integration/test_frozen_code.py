@@ -49,7 +49,6 @@ def clone(make_job_clone, slurm, tmp_path):
     clone.job_file.write_text(
         "#!/usr/bin/env bash\n#SBATCH --job-name=probe\n#SBATCH --time=00:10:00\n"
         "#SBATCH --requeue\n#SBATCH --open-mode=append\n"
-        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit\n'
         f'start_job local "$@"\n{BODY}'
     )
     for name, text in {".gitignore": "__pycache__/\n/data/\n", "probe.py": PROBE}.items():

@@ -187,7 +187,6 @@ def test_line_of_a_job_script_checks_tasks_that_slurm_starts(doctor):
     clone = doctor.clone
     (clone.root / "local/look.sbatch").write_text(
         "#!/usr/bin/env bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n"
-        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit\n'
         'start_job local "$@"\npython3 doctor.py --job || exit\nsrun echo "the job goes on"\n'
     )
     log = clone.finish("local/look.sbatch").log
