@@ -119,8 +119,15 @@ run_begin() {
   (run_keep_submission)
   unset "${!LONGSHIP_JOB_@}" # not for what the job itself submits
   run_write_record
-  trap 'exit 143' TERM # after srun has ended, which gets the same signal
+  run_exit_at_term
   at_exit run_end
+  at_exit_chain
+}
+
+# run_exit_at_term: exit after srun has ended, which gets the same signal, unless the job script
+# itself has said what to do.
+run_exit_at_term() {
+  if [[ -z $(builtin trap -p TERM) ]]; then trap 'exit 143' TERM; fi
 }
 
 # run_keep_submission: keep what the job is started again with.
@@ -144,7 +151,7 @@ run_has_begun() {
   # shellcheck disable=SC2031  # the watcher sets it in a subshell
   if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
   unset LONGSHIP_WATCHED # not for what the script itself submits
-  trap 'exit 143' TERM # after srun has ended, which gets the same signal
+  run_exit_at_term
 }
 
 # run_set_fact NAME VALUE: of the record.
@@ -172,7 +179,6 @@ run_time() {
 run_end() {
   local -r code=${at_exit_code:?}
   local failed='' unwritten='' each
-  set +e
   longship_facts+=(ended "$(run_time)" exit_code "$code")
   run_find_reason "$longship_log"
   if ! (run_write_record); then

@@ -15,6 +15,9 @@ declare -g at_exit_process=''
 # shellcheck disable=SC2034  # for the functions that are called
 declare -g at_exit_code=0
 
+# the trap; what follows it has the exit code as $?
+declare -g at_exit_trap="at_exit_code=\$?; at_exit_run && :"
+
 # at_exit FUNCTION [ARGUMENT...]: call a function when this process ends, before those that were
 # added earlier.
 at_exit() {
@@ -24,12 +27,32 @@ at_exit() {
 }
 
 # at_exit_arm: set the trap; also after a fork of a child that is soon killed, for which it is taken
-# away.
+# away. A command that the script itself has as its EXIT trap is kept, and called last: it can exit.
 at_exit_arm() {
-  trap 'at_exit_code=$?; at_exit_run' EXIT
+  local own=''
+  if [[ $BASHPID == "$$" ]]; then own=$(builtin trap -p EXIT); fi # a child has only its text
+  own=${own#trap -- }
+  own=${own% EXIT}
+  if [[ $own == "'$at_exit_trap"* ]]; then return; fi
+  # shellcheck disable=SC2064  # bash has quoted it
+  builtin trap "$at_exit_trap${own:+; eval $own}" EXIT
 }
 
-# at_exit_run: call them all; none changes the exit code.
+# at_exit_chain: keep the functions when the script sets an EXIT trap of its own, as a job script can.
+# What `trap -p` prints has both, and can be used as usual.
+at_exit_chain() {
+  if [[ -o posix ]]; then return; fi # there it cannot be a function
+  # shellcheck disable=SC2064,SC2329  # for the script, with its own arguments
+  trap() {
+    local code=0
+    builtin trap "$@" || code=$?
+    if [[ $BASHPID == "$$" ]]; then at_exit_arm; fi
+    return "$code"
+  }
+  declare -ft trap # otherwise bash restores a DEBUG or RETURN trap that it removes, as it does for ERR
+}
+
+# at_exit_run: call them all; none changes the exit code, which it returns.
 at_exit_run() {
   local -a words
   local -i last begin
@@ -42,4 +65,5 @@ at_exit_run() {
     unset "at_exit_counts[last]"
     "${words[@]}" || :
   done
+  return "$at_exit_code"
 }

@@ -110,7 +110,7 @@ def test_record_that_cannot_be_completed_at_last_is_an_error(bash, tmp_path):
         f"RUN_DIR='{tmp_path}/run' longship_log= longship_facts=(job 1)",
         """spoil() { file_begin() { fail "cannot write $1" x; }; }""",
         "longship_at_end=(spoil)",
-        'mkdir "$RUN_DIR"; run_end',
+        'mkdir "$RUN_DIR"; at_exit run_end',
     )
     done = bash(*lines, check=False)
     assert done.returncode == 0 and json.loads((tmp_path / "run/record.json").read_text())["ended"]
@@ -287,7 +287,7 @@ def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path)
         f"RUN_DIR='{tmp_path}' JOB_ARGUMENTS=(a) LONGSHIP_JOB_OPTIONS=--nodes=1",
         "SLURM_JOB_NODELIST=n",
         "run_begin ''",
-        "trap - EXIT",
+        "builtin trap - EXIT",
         "umask",
     )
     assert bash(*lines).stdout == "0000\n"
