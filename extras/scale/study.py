@@ -104,7 +104,7 @@ def _trial(paths: Paths, study: Study, nodes: int, run: Path, record: dict[str, 
     if not record.get("ended"):
         return Trial(nodes, "no end recorded", run, record)
     if code != "0" or record.get("stopped"):
-        why = record.get("failed") or f"exit code {code or 'unknown'}"
+        why = record.get("failed") or record.get("stopped") or f"exit code {code or 'unknown'}"
         return Trial(nodes, f"failed: {why}", run, record)
     metrics, outputs = load_stack(paths.root, study.stack).metrics, run / "outputs"
     steps = steps_of(run, metrics["files"])

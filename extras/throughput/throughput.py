@@ -56,7 +56,8 @@ def comparison(run: Path, record: Mapping[str, str], speed: float) -> str:
     for other in _last_runs(run):
         earlier = readable_values(other / "record.json")
         before = number(earlier.get("tokens_per_s", ""))
-        is_good = earlier.get("exit_code") == "0" and not earlier.get("stopped")
+        is_whole = earlier.get("stopped", "") in ("", "timed out")
+        is_good = earlier.get("exit_code") == "0" and is_whole
         if not before or not is_good or not is_own(other) or _kind(other, earlier) != kind:
             continue
         percent = round(100 * (speed / before - 1))

@@ -187,10 +187,7 @@ run_end() {
   fi
   code_record_end "$RUN_DIR"
   if ((code != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
-  if [[ $failed == 'first to fail: '* ]]; then
-    REPLY=${failed%%$'\n'*}
-    longship_facts+=(failed "${REPLY#*: }")
-  fi
+  if [[ $'\n'$failed =~ $'\n''first to fail: '([^$'\n']*) ]]; then longship_facts+=(failed "${BASH_REMATCH[1]}"); fi
   run_find_reason "$longship_log" # again, as Slurm's line can come after its signal
   for each in ${longship_at_end[@]+"${longship_at_end[@]}"}; do "$each"; done # none, in an old bash
   if [[ -z $unwritten ]]; then
@@ -207,15 +204,16 @@ run_explain() {
   exec timeout 60 python3 "$LONGSHIP_ROOT/doctor.py" explain --quiet "$1" 2>/dev/null
 }
 
-# run_find_reason LOG: record as `stopped` that somebody has cancelled this job, that it is to start
-# again (requeued), or that Slurm decides that (preempted). The log of a requeued job contains its
-# earlier starts too.
+# run_find_reason LOG: record as `stopped` that somebody has cancelled this job, that it reached its
+# time limit (timed out), that it is to start again (requeued), or that Slurm decides that
+# (preempted). The log of a requeued job contains its earlier starts too.
 run_find_reason() {
   REPLY=
   [[ -r $1 ]] || return 0
   REPLY=$(tac -- "$1" | grep -a -m 1 -E "^longship: run |JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT") || :
   case $REPLY in
-    '' | 'longship: run '* | *'TIME LIMIT'*) ;;
+    '' | 'longship: run '*) ;;
+    *'TIME LIMIT'*) run_set_fact stopped 'timed out' ;;
     *REQUEUE*) run_set_fact stopped requeued ;;
     *'NODE FAILURE'* | *PREEMPTION*) run_set_fact stopped preempted ;;
     *) run_set_fact stopped cancelled ;;

@@ -40,7 +40,8 @@ _SEQUENCE = re.compile(r"\033\[[0-9;?]*[A-Za-z]|[\0-\010\013-\037]")
 _EMPTY: _Row = {
     **{"id": "", "name": "", "state": "ENDED", "nodes": None, "elapsed_seconds": None},
     **{"limit_seconds": None, "reason": "", "cost": None, "cost_unit": "", "exit_code": None},
-    **{"ended": "", "failed": "", "attempts": [], "log": "", "last_line": "", "run": ""},
+    **{"ended": "", "stopped": "", "failed": "", "attempts": []},
+    **{"log": "", "last_line": "", "run": ""},
     # of a task of an array; of the job; what the job has used
     **{"values": "", "arguments": "", "used": ""},
 }
@@ -168,7 +169,7 @@ def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:
     shown: dict[str, list[_Row]] = {}
     for _, path in heapq.nlargest(_READ, records):
         record = readable_values(path)
-        text = {each: record.get(each, "") for each in ("name", "ended", "failed")}
+        text = {each: record.get(each, "") for each in ("name", "ended", "stopped", "failed")}
         job = record.get("job", "")
         if job in current:
             continue
@@ -254,9 +255,10 @@ def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[
     yield from _array_line(runs, tasks[0], queued)
     for row in tasks[:_TASKS]:
         code = "unknown" if row["exit_code"] is None else row["exit_code"]
+        how = f"{row['stopped']}, exit code {code}" if row["stopped"] else f"exit code {code}"
         yield (
             f"{row['id']:<12} {row['name']:<16.16} {row['ended'] or 'end time unknown'}  "
-            f"exit code {code}  {row['failed']}"
+            f"{how}  {row['failed']}"
         )
         yield from _words_line(row)
         if row["used"] or row["cost"] is not None:

@@ -204,6 +204,17 @@ def test_cancelled_job_leaves_a_checkpoint_and_ends_its_chain(jobs):
     assert f"error: job {first}, which this job resumes, ended in state CANCELLED" in log
 
 
+# as torchrun at SIGTERM
+CRASHING = (
+    'srun --nodes=2 --ntasks-per-node=2 "$LAUNCHER" python3 -c \'\n'
+    "import signal, time\n"
+    'def end(*_): raise RuntimeError("Process 7 got signal: 15")\n'
+    "signal.signal(signal.SIGTERM, end)\n"
+    'print("started", flush=True)\n'
+    "time.sleep(600)'"
+)
+
+
 def test_job_script_keeps_its_own_traps(jobs):
     """After start_job and before it; a trap that exits keeps the run from nothing."""
     failing = "echo torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB; exit 3"
@@ -211,16 +222,22 @@ def test_job_script_keeps_its_own_traps(jobs):
     run = jobs.finish(write_job(jobs, "trap-after", body), state="FAILED")
     assert "longship: explanation of the failure\n" in run.log and "my cleanup\n" in run.log
     assert (run.record["exit_code"], run.record["failed"][:6]) == ("3", "task 0")
-    header = "trap 'echo my cleanup' EXIT\ntrap 'echo told to end; exit 5' TERM"
-    body = 'srun "$LAUNCHER" sh -c "echo started; exec sleep 600"'
-    number = jobs.job(write_job(jobs, "trap-before", body, header))
-    jobs.wait_until(number, lambda: "started" in jobs.slurm.log(number))
+    header = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n"
+    header += "trap 'echo my cleanup' EXIT\ntrap 'echo told to end; exit 5' TERM"
+    number = jobs.job(write_job(jobs, "trap-before", CRASHING, header))
+    jobs.wait_until(number, lambda: jobs.slurm.log(number).count("started\n") == 4)
     jobs.slurm.run(["scancel", number])
     assert jobs.slurm.wait(number) == "CANCELLED"
     processes.wait_until(lambda: "my cleanup\n" in jobs.slurm.log(number))  # it is completing
     assert "told to end\n" in jobs.slurm.log(number)
     record = jobs.run(number).record
     assert (record["exit_code"], record["stopped"]) == ("5", "cancelled")
+    _, explanation = jobs.slurm.log(number).split("longship: explanation of the failure\n")
+    assert explanation.startswith("problem  job cancelled: ") and "first" not in explanation
+    assert any(
+        number in each.split() and "  cancelled, exit code 5" in each
+        for each in jobs.submit("status").stdout.splitlines()
+    )
 
 
 def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slurm, tmp_path):

@@ -74,7 +74,7 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
             "*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE to SIGNAL Terminated ***\n",
             "cancelled",
         ),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", ""),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", "timed out"),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***\n", "preempted"),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO JOB REQUEUE ***\n", "requeued"),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\nlongship: run /r/7-train\nx\n", ""),
@@ -128,7 +128,7 @@ CANCELLED = "*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***"
 EXPLAIN = """
 import os, shutil
 shutil.copy(os.environ["RUN_DIR"] + "/record.json", os.environ["RUN_DIR"] + "/meanwhile")
-print("first to fail: task 3")
+print("problem  job cancelled: line 1\\nfirst to fail: task 3\\n  odd")
 with open(os.environ["RUN_DIR"] + "/log", "a") as log:
     log.write(os.environ["LATE"])
 """

@@ -208,6 +208,7 @@ def test_array_is_one_line_and_its_tasks(array, show):
     assert lines[3] == "    --rate '9 x'"
     shown = lines[lines.index(head, 2) :]
     assert sum(line.startswith("9_") for line in shown) == 8  # the newest
+    assert any("  cancelled, exit code 143  " in each for each in shown)
     assert "    --rate '12 x'" in shown and any("exit code 1  task 3" in each for each in shown)
     rows = jobs(show, queued, RECORD)
     assert [each["id"] for each in rows[:3]] == ["9_9", "9_11", "9_[13-20:2,30%2]"]
