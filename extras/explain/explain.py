@@ -80,7 +80,7 @@ def explain(
     quiet: bool = False,
     nodes: Collection[str] = (),
 ) -> None:
-    """Print who failed first, and the known messages: causes first, then consequences.
+    """Print how Slurm ended the job, who failed first, and the known messages, causes first.
 
     The log is a file, ``-`` for standard input, a run or a job; a file needs no configuration.
 
@@ -97,7 +97,9 @@ def explain(
         end = step_end(scan, nodes)
         click.echo(json.dumps({**_as_data(name, scan), "end": end}, indent=1))
         return
-    error = _first_error(scan)
+    error, findings = _first_error(scan), scan.findings
+    ends = [each for each in findings if each.message.end]
+    _print_findings(ends, scan, is_told=False)
     if scan.is_failure and scan.first.who:
         click.echo(f"first to fail: {scan.first.who}")
         for line in scan.first.output:
@@ -107,8 +109,8 @@ def explain(
         click.echo(_INDENT + error.text)
         if error.place:
             click.echo(f"{_INDENT}raised in {error.place}")
-    _print_findings(scan, is_told=bool(error))
-    if not (error or scan.findings or quiet):
+    _print_findings(findings[len(ends) :], scan, is_told=bool(error or ends))
+    if not (error or findings or quiet):
         what = "no error that tells why" if scan.is_failure else "nothing to explain"
         click.echo(f"{what} in the last {scan.lines} lines of {name}")
         click.echo("next: python3 submit.py status; on this machine: python3 doctor.py")
@@ -118,9 +120,13 @@ def explain(
 
 
 def _first_error(scan: Scan) -> FirstError | None:
-    """Return the first error if no cause is known, and it is no known consequence either."""
+    """Return the first error if no cause is known, and it is no known consequence either.
+
+    That Slurm ended the job does not say why its ranks failed before.
+    """
     failure, findings = scan.first.failure, scan.findings
-    if not failure or not scan.is_failure or any(not x.message.consequence for x in findings):
+    causes = [x for x in findings if not (x.message.consequence or (scan.ended and x.message.end))]
+    if not failure or not scan.is_failure or causes:
         return None
     error = failure.error()
     known = any(each.line_text.rstrip().endswith(error.text) for each in findings)
@@ -163,9 +169,9 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
     }
 
 
-def _print_findings(scan: Scan, *, is_told: bool) -> None:
+def _print_findings(findings: list[Finding], scan: Scan, *, is_told: bool) -> None:
     """Print each cause with its fix; the first consequence like one if no error is told."""
-    for number, each in enumerate(scan.findings):
+    for number, each in enumerate(findings):
         if each.message.consequence and (number or is_told):
             click.echo(f"{paint('follows', sys.stdout)}  {each.message.topic}: {_where(each)}")
             continue

@@ -72,6 +72,12 @@ class FirstFailure:
         elif is_error and not FOLLOWS.match(text) and (known or len(self.candidates) < _RANKS):
             self.candidates[label] = Failure(label, line, steps, [text])
 
+    def drop(self, line: int) -> None:
+        """Forget what came after a line, as the job was ended then."""
+        self.candidates = {x: each for x, each in self.candidates.items() if each.line <= line}
+        if self.ended > line:
+            self.ended, self._ends = 0, []
+
     def is_code(self, label: Label, text: bytes) -> bool:
         """Tell whether a line is code that a traceback quotes: what it raises comes later."""
         known = self.candidates.get(label)

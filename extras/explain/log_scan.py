@@ -64,6 +64,10 @@ _SLURM = re.compile(
     rb"srun: error: [^ :]+: tasks? [0-9][^:]*: (?!Terminated)"
     rb"|\*\*\* (?:STEP|JOB) .* (?:FAILED|DUE TO)|\*\*\* JOB .* CANCELLED"
 )
+# Slurm ends the job: what the ranks print then is not why. Those of other nodes can be faster than
+# the line of the first node, but srun announces it before them.
+_END = re.compile(rb"\*\*\* JOB .* CANCELLED AT ")
+_ANNOUNCED = b"srun: Job step aborted: "
 # Lines that come with the report of a failure.
 _BESIDE = re.compile(
     rb"\s(?! *[0-9]+%\|)|$|[\w-]+: error: |srun: |slurm|wandb: |longship: |hint: |note: |frame #"
@@ -85,6 +89,7 @@ class Message(NamedTuple):
     text: tuple[str, ...] = ()  # any is in the line
     pattern: str = ""  # the line without its label must match it too
     consequence: bool = False  # it follows from something else, which is printed first
+    end: bool = False  # Slurm says how the job ended, which is printed before all others
     restart: str = ""  # of a job: `never`, as it would fail again; `node`, as one is faulty
     final: str = ""  # regular expression of lines after which a step cannot continue
     source: str = ""  # URL of a page about it
@@ -130,6 +135,7 @@ class _Kind(NamedTuple):
     signs: int  # how many ordinary lines may follow it in the log of a failure; 0: it is no error
     is_ordinary: bool
     is_plain: bool  # it only shows that the program goes on, perhaps by a step
+    is_end: bool  # by it Slurm says that it ends the job
 
 
 class Scan:
@@ -142,6 +148,7 @@ class Scan:
             for each in messages
             for text in each.text
         ]
+        self._strength = {each.topic: number for number, each in enumerate(messages)}
         self.lines = self.skipped = 0
         self.run = ""  # the directory of the run, if the log names it
         self._kinds: dict[bytes, _Kind] = {}
@@ -156,6 +163,7 @@ class Scan:
         self._times: list[datetime | None] = []  # of each new step
         # how many ordinary lines more make it a healthy log, and a healthy rank
         self._signs, self._left = 0, dict[Label, int]()
+        self._announced = self._ended = (0, 0)  # the line of it, and the steps before it
         self._is_ignored = self._is_explained = False
 
     @property
@@ -173,11 +181,20 @@ class Scan:
                 merged[each.message.topic] = known._replace(count=known.count + each.count)
         end = self.first.ended or self.lines + 1  # later ones are of the end of the job
 
-        def order(each: Finding) -> tuple[bool, bool, int]:
-            is_own = each.message.topic == HINTED and each.line < end
-            return each.message.consequence, not is_own, each.line
+        def order(each: Finding) -> tuple[bool, bool, bool, int, int]:
+            message, is_late = each.message, each.line > end
+            if message.consequence:
+                return True, True, is_late, self._strength[message.topic], each.line
+            is_own = message.topic == HINTED and not is_late
+            return not message.end, False, not is_own, 0, each.line
 
         return sorted(merged.values(), key=order)
+
+    @property
+    def ended(self) -> int:
+        """The line by which Slurm says that it ends the job; 0 without one."""
+        line, steps = self._ended
+        return 0 if self._went_on(steps) else line
 
     def of_topic(self, topic: str) -> list[Finding]:
         """Return the findings that were merged into that of a topic, one for each label."""
@@ -248,7 +265,14 @@ class Scan:
             is_error = False
             self._is_ignored = begins or text[:1].isspace() or text.startswith(_TRACEBACK)
         elif known.searches and not self.first.is_code(label, text):
-            is_found = self._explain(known.searches, label, number, line, text)
+            searches = [each for each in known.searches if each.message.end or not self.ended]
+            is_found = self._explain(searches, label, number, line, text)
+        if text.startswith(_ANNOUNCED):
+            self._announced = (number, len(self._times))
+        if known.is_end and is_found and not self.ended:
+            self._end(number)
+        if self.ended:
+            return
         if is_error or is_found:
             self._take_sign(label, max(known.signs, is_found * _ORDINARY))
         elif known.is_ordinary or known.is_step:
@@ -259,6 +283,18 @@ class Scan:
         self._take_hint(label, text, number)
         if not is_quoted:
             self.first.take(label, text, number, len(self._times), is_error)
+
+    def _end(self, number: int) -> None:
+        """Take up that Slurm ends the job, and drop what the ranks printed as it did so."""
+        line, steps = self._announced
+        begin = number if not line or self._went_on(steps) else line
+        for topics in self._found.values():
+            for each in [*topics.values()]:
+                if each.line > begin and not each.message.end:
+                    del topics[each.message.topic]
+        self.first.drop(begin)
+        self._ended = (number, len(self._times))
+        self._take_sign(NOBODY, _ORDINARY)
 
     def _take_sign(self, label: Label, lines: int) -> None:
         """Take up a sign of a failure, after which so many ordinary lines may follow."""
@@ -320,8 +356,9 @@ def _kind_of(kind: bytes, line: bytes, searches: list[_Search]) -> _Kind:
     elif _ERROR.match(text) and not (_HARMLESS.search(text) or FOLLOWS.match(text)):
         signs = 1
     is_ordinary = not (is_step or signs or found or _BESIDE.match(text))
-    is_special = text.startswith((b"hint: ", b"longship: ")) or _IGNORED.search(text)
-    return _Kind(found, is_step, signs, is_ordinary, not (signs or found or is_special))
+    is_special = text.startswith((b"hint: ", b"longship: ", _ANNOUNCED)) or _IGNORED.search(text)
+    is_plain = not (signs or found or is_special)
+    return _Kind(found, is_step, signs, is_ordinary, is_plain, bool(_END.search(text)))
 
 
 def _label_of(line: bytes) -> tuple[Label, int, bool]:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -74,8 +75,81 @@ def test_lines_that_differ_only_in_numbers_are_told_apart_where_it_matters():
     line = "python exits with return code = -%d\n"
     log = line % 1 * 1000 + line % 9 + line % 1 * 1000 + line % 9
     first, second = scanned(log).findings
-    assert (first.message.topic, first.line, first.count) == ("another rank died", 1, 2000)
-    assert (second.message.topic, second.line, second.count) == ("killed", 1001, 2)
+    assert (first.message.topic, first.line, first.count) == ("killed", 1001, 2)
+    assert (second.message.topic, second.line, second.count) == ("another rank died", 1, 2000)
+
+
+LOST = "2: torch.distributed.DistNetworkError: Connection reset by peer\n"
+DIED = "3: torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "order"),
+    [
+        (f"{LOST}{DIED}3:   exitcode  : -9 (pid: 7)\n3: Signal 9 (SIGKILL)\n", "killed"),
+        (f"{LOST}{DIED}1: Segmentation fault (core dumped)\n", "crash"),
+        # Slurm kills what does not end after a rank has failed
+        (f"{DIED}{LOST}{ENDED}srun: error: node1: task 0: Killed\n", "store lost"),
+    ],
+    ids=range(3),
+)
+def test_strongest_consequence_comes_first(log, order):
+    found = {order: None, "store lost": None, "another rank died": None, "killed": None}
+    assert topics(log) == [each for each in found if each in topics(log)]
+
+
+ANNOUNCED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+TERMINATED = (
+    "2: Traceback (most recent call last):\n"
+    '2:   File "/s/train.py", line 6, in wait\n'
+    "2: torch.distributed.elastic.SignalException: Process 7 got signal: 15\n"
+)
+OVER = "slurmstepd-n1: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-29T13:30:14{} ***\n"
+AFTER = (
+    f"0: slurmstepd-n1: error: *** STEP 15.0 ON n1 CANCELLED AT 2026-11-29T13:30:14 ***\n{LOST}"
+    "srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n1: task 1: Bus error\n"
+)
+END = f"{ANNOUNCED}{TERMINATED}{OVER}{AFTER}"  # as Slurm 22.05 prints it
+STEPS = "step 1\nstep 2\nstep 3\n"
+OOM = "slurmstepd: error: Detected 1 oom_kill event in StepId=15.0\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        (f"2: step 7\n{END.format('')}", ["problem  job cancelled"]),
+        (END.format(" DUE TO TIME LIMIT"), ["problem  time limit"]),
+        (END.format(" DUE TO PREEMPTION"), ["problem  preempted"]),
+        (END.format("") + "1: stopped by a signal\n" * 99, ["problem  job cancelled"]),
+        (END.format("") + OOM, ["problem  job cancelled", "problem  out of memory"]),
+        (
+            f"1: {FULL}{OOM}",
+            ["problem  out of memory", "first to fail: task 1", "problem  disk full"],
+        ),
+        # why somebody has cancelled it
+        (
+            f"3: {MEMORY}{END.format('')}",
+            ["problem  job cancelled", "first to fail: task 3", "problem  out of GPU memory"],
+        ),
+        (
+            f"CustomError: odd\n{END.format('')}",
+            ["problem  job cancelled", "first error"],
+        ),
+        # an earlier step, and the log of another job
+        (
+            f"{ANNOUNCED}{STEPS}1: {FULL}{OVER.format('')}",
+            ["problem  job cancelled", "first to fail: task 1", "problem  disk full"],
+        ),
+        (
+            f"{END.format('')}{STEPS}1: {FULL}",
+            ["first to fail: task 1", "problem  disk full"],
+        ),
+    ],
+    ids=range(10),
+)
+def test_what_slurm_says_of_the_end_comes_first(log, shown, told):
+    form = r"^(first error|first to fail: task \d|(?:problem|follows)  [^:]*)"
+    assert re.findall(form, told(log), re.MULTILINE) == shown
 
 
 def test_large_log_of_any_bytes_is_read_in_blocks():

@@ -131,9 +131,7 @@ def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
     ended = f"longship: the ranks cannot continue: {line[:-1]}: ending 7.0\n"
     assert read(f"{survived}{OUT_OF_MEMORY}")["topic"] == "out of memory"
     after = "0: stopped by a signal after step 7 of 900\n"
-    assert read(f"{survived}{ended}{after}{OUT_OF_MEMORY}") == end_of(
-        "loss is not a number", "never", 7
-    )
+    assert read(f"{survived}{ended}{after}{ENDED}") == end_of("loss is not a number", "never", 7)
 
 
 def test_node_that_is_behind_or_does_not_answer_is_not_to_blame(read):
