@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Callable
 
@@ -20,12 +21,15 @@ from lib import ROOT
 from lib.configuration.paths import Paths
 from lib.configuration.tables import read_toml
 from lib.jobs.runs import recorded_run
+from lib.jobs.size import slurm_facts
 from lib.script.command import call
 from lib.script.errors import LongshipError, offline_modes, paint
+from lib.script.execute import read_output
 from lib.script.quoting import word
 from lib.script.records import open_file, read_record, readable_values
 
 TABLE = Path(ROOT, "messages/known_messages.toml")
+_SHOW_JOB = ("scontrol", "show", "job", "--oneliner")
 _WIDTH = 80
 _INDENT = " " * 9
 
@@ -54,8 +58,10 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
         except LongshipError as error:
             if not str(error).startswith("no run"):  # several
                 raise
+            is_job = re.fullmatch(r"[0-9]+(_[0-9]+)?", log)
+            hint = f"{error.hint}; {_log_of_job(log)}" if is_job else error.hint
             raise LongshipError(
-                f"log not found: {log}, and no run of this name in {paths.runs}", error.hint
+                f"log not found: {log}, and no run of this name in {paths.runs}", hint
             ) from error
         path = Path(read_record(run / "record.json").get("log") or "")
         if not os.path.isfile(path):
@@ -70,6 +76,15 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
         if os.path.exists(path) and not os.path.isfile(path):  # a FIFO
             hint = f"to read from it: python3 doctor.py explain - <{word(path)}"
         raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
+
+
+def _log_of_job(job: str) -> str:
+    """Say which log a job without a run has; Slurm knows it for some minutes."""
+    path = f"slurm-{job}.out"
+    with suppress(LongshipError):
+        path = slurm_facts(read_output([*_SHOW_JOB, job], 30).text).get("StdOut", path)
+    command = call("python3", "doctor.py", "explain", path)
+    return f"if job {job} does not use start_job, name its log: {command}"
 
 
 def explain(

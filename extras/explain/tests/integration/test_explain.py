@@ -1,6 +1,7 @@
 """Messages of real programs, provoked on this machine, are explained."""
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -77,3 +78,18 @@ def test_messages_of_slurm(topics, slurm):
     assert "partition refused" in topics(refused, env=slurm.environment)
     assert "request refused" in topics(["srun", "--mem=9999G", "true"], env=slurm.environment)
     assert "program not found" in topics(["srun", "no-such-program"], env=slurm.environment)
+
+
+def test_log_of_a_job_without_a_run_is_named(root, run, slurm, tmp_path):
+    (tmp_path / "job").write_text("#!/bin/sh\nsrun no-such-program\n")
+    log = tmp_path / "its log"
+    job = slurm.submit(f"--output={log}", tmp_path / "job", cwd=tmp_path)
+    slurm.wait(job)
+    explain = [sys.executable, root / "doctor.py", "explain"]
+    environment = {**slurm.environment, "HOME": str(tmp_path)}
+    done = run([*explain, job], env=environment, check=False)
+    assert done.returncode == 1
+    assert f"name its log: python3 doctor.py explain {shlex.quote(str(log))}\n" in done.stderr
+    assert "program not found" in run([*explain, log], env=environment).stdout
+    done = run([*explain, "999999"], env=environment, check=False)
+    assert "name its log: python3 doctor.py explain slurm-999999.out\n" in done.stderr
