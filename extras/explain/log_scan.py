@@ -66,7 +66,7 @@ _SLURM = re.compile(
 )
 # Slurm ends the job: what the ranks print then is not why. Those of other nodes can be faster than
 # the line of the first node, but srun announces it before them.
-_END = re.compile(rb"\*\*\* JOB .* CANCELLED AT ")
+_END = re.compile(rb"\*\*\* JOB .* CANCELLED AT |longship: Slurm preempts this job")
 _ANNOUNCED = b"srun: Job step aborted: "
 # Lines that come with the report of a failure.
 _BESIDE = re.compile(

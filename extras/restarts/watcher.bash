@@ -61,7 +61,7 @@ watch_run() {
   while :; do
     watch_attempt "$3" "$4" "$5" && code=0 || code=$?
     if [[ -n $longship_ending ]]; then break; fi
-    if (($1)) && watch_is_preempted; then # the stacks write a checkpoint then, and exit with code 0
+    if (($1)) && run_is_preempted; then # the stacks write a checkpoint then, and exit with code 0
       printf 'longship: preempted: requeued\n' >&2
       watch_requeue ''
       break
@@ -71,12 +71,6 @@ watch_run() {
     printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
   done
   exit "$code"
-}
-
-# watch_is_preempted: whether Slurm has ended the step for another job: it ends the job only after
-# the grace time.
-watch_is_preempted() {
-  grep -q ' PreemptTime=[0-9]' < <(exec timeout 60 scontrol show job --oneliner "$longship_job" 2>/dev/null)
 }
 
 # watch_attempt SILENCE LOG MESSAGES: run the script once, with the signals and input that it would

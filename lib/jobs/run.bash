@@ -186,6 +186,10 @@ run_end() {
     print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $code"
   fi
   code_record_end "$RUN_DIR"
+  if [[ ${longship_facts[-2]} != stopped ]] && run_is_preempted; then # the log did not say why
+    run_set_fact stopped preempted
+    printf 'longship: Slurm preempts this job\n' >&2 # for doctor.py
+  fi
   if ((code != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   if [[ $'\n'$failed =~ $'\n''first to fail: '([^$'\n']*) ]]; then longship_facts+=(failed "${BASH_REMATCH[1]}"); fi
   run_find_reason "$longship_log" # again, as Slurm's line can come after its signal
@@ -202,6 +206,14 @@ run_end() {
 # run_explain LOG: print who failed first, and what doctor.py knows about the messages of the log.
 run_explain() {
   exec timeout 60 python3 "$LONGSHIP_ROOT/doctor.py" explain --quiet "$1" 2>/dev/null
+}
+
+# run_is_preempted: whether Slurm has signalled this job to start another one. It says so in the log
+# only after the grace time.
+run_is_preempted() {
+  local job=${RUN_DIR##*/}
+  job=${job%%-*} # 4711_3 for a task of an array
+  grep -q ' PreemptTime=[0-9]' < <(exec timeout 60 scontrol show job --oneliner "$job" 2>/dev/null)
 }
 
 # run_find_reason LOG: record as `stopped` that somebody has cancelled this job, that it reached its

@@ -240,6 +240,19 @@ def test_job_script_keeps_its_own_traps(jobs):
     )
 
 
+def test_job_that_ends_in_the_grace_time_of_a_preemption_says_so(jobs):
+    """Slurm then writes nothing about it into the log."""
+    header = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH --exclusive"
+    number = jobs.job(write_job(jobs, "preempted", CRASHING, header), "--partition=preemptible")
+    jobs.wait_until(number, lambda: jobs.slurm.log(number).count("started\n") == 4)
+    options = ("--output=/dev/null", "--partition=urgent", "--nodes=3", "--exclusive")
+    urgent = jobs.slurm.submit(*options, "--wrap=true")
+    assert jobs.slurm.wait(urgent) == "COMPLETED"
+    assert jobs.run(number).record["stopped"] == "preempted"
+    _, explanation = jobs.slurm.log(number).split("longship: explanation of the failure\n")
+    assert explanation.startswith("problem  preempted: ")
+
+
 def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slurm, tmp_path):
     clone = make_job_clone(tmp_path)
     tokens = {"FROM_FILE": secrets.token_hex(16), "FROM_HERE": secrets.token_hex(16)}
