@@ -10,27 +10,46 @@ from typing import NamedTuple
 
 from lib.script.errors import LongshipError, closest, suggest
 
-# Options with a value, in `sbatch --help` of Slurm 22.05 or the manual of 25.05. Others pass too:
-# those of plugins (SPANK), such as --uenv, and of newer versions.
-_VALUE_NAMES = """
-    account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint
-    container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline
-    delay-boot dependency distribution error exclude export export-file extra extra-node-info gid
-    gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input
-    job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
-    mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
-    ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos
-    reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min
-    tmp tres-bind tres-per-task uid wait-all-nodes wckey wrap
+# Options that do not make a job larger, in `sbatch --help` of Slurm 22.05 or the manual of 25.05;
+# first those with a value.
+_HARMLESS_VALUE_NAMES = """
+    account acctg-freq batch bb bbf begin chdir cluster-constraint comment container container-id
+    cpu-freq deadline delay-boot dependency distribution error exclude export export-file extra gid
+    gpu-bind gpu-freq gres-flags input job-name kill-command kill-on-invalid-dep licenses mail-type
+    mail-user mcs-label mem-bind network open-mode output power prefer priority profile reservation
+    segment signal switches time-min tmp tres-bind uid wait-all-nodes wckey wrap
 """
-# Options without one; some of them take an optional one after `=`.
-_FLAG_NAMES = """
-    contiguous exclusive get-user-env help hold ignore-pbs nice no-kill no-requeue
-    overcommit oversubscribe parsable propagate quiet reboot requeue resv-ports
-    spread-job stepmgr test-only usage use-min-nodes verbose version wait x11
+# Some of these take an optional one after `=`.
+_HARMLESS_FLAG_NAMES = """
+    bell contiguous get-user-env help hold ignore-pbs immediate nice no-bell no-kill no-requeue
+    overcommit oversubscribe parsable propagate quiet reboot requeue resv-ports stepmgr test-only
+    usage use-min-nodes verbose version wait x11
 """
-_WITH_VALUE, _FLAGS = _VALUE_NAMES.split(), _FLAG_NAMES.split()
-OPTIONS = [*_WITH_VALUE, *_FLAGS]
+_COUNT, _GPUS = r"(\d+)", r"(?:[\w.-]+:)?(\d+)"  # GPUs with or without their type
+MEMORY = r"(\d+(?:\.\d+)?)([KMGT]?)B?"
+# Options that are counted, and the values that are understood, in upper or lower case. With one
+# thread per core a job gets the cores that it asks for, as they are counted here.
+COUNTED = {
+    **dict.fromkeys(("array", "exclusive", "partition", "qos", "time"), ".*"),
+    **{"nodes": r"(?:\d+-)?(\d+)", "nodelist": ".*", "constraint": "[^*]*"},
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu"), _COUNT),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), _GPUS),
+    # mps and shard are parts of a GPU
+    "gres": r"(?:(?:^|,)(?:gres[:/])?(?!mps|shard)[\w.-]+(?::[\w.-]+){0,2})*",
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), MEMORY),
+    **{"hint": "(?:no)?multithread", "threads-per-core": "1", "ntasks-per-core": _COUNT},
+}
+HARMLESS = {*_HARMLESS_VALUE_NAMES.split(), *_HARMLESS_FLAG_NAMES.split()}
+# Any other option can make a job larger, also those of plugins (SPANK), such as --uenv, and of
+# newer versions. These take a value.
+_UNCOUNTED_NAMES = """
+    clusters core-spec cores-per-socket extra-node-info gpus-per-socket mincpus nodefile
+    ntasks-per-gpu ntasks-per-socket sockets-per-node thread-spec tres-per-task
+"""
+_FLAGS = [*_HARMLESS_FLAG_NAMES.split(), "exclusive", "spread-job"]
+_WITH_VALUE = [*_HARMLESS_VALUE_NAMES.split(), *_UNCOUNTED_NAMES.split(), *COUNTED]
+_WITH_VALUE.remove("exclusive")
+_OPTIONS = [*_WITH_VALUE, *_FLAGS]
 
 _SHORT = {
     **{"A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint"},
@@ -45,15 +64,23 @@ _SHORT = {
 _ALIASES = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
 # Variables of sbatch and salloc, after SBATCH_ and SALLOC_, for the options that lib/jobs reads.
 _VARIABLE_NAMES = """
-    account constraint error exclusive export gpus gpus-per-node gpus-per-task gres job-name
-    mem-per-cpu mem-per-gpu output partition qos reservation
+    account constraint cpus-per-gpu error exclusive export gpus gpus-per-node gpus-per-task gres
+    hint ignore-pbs job-name mem-per-cpu mem-per-gpu output partition qos reservation
+    threads-per-core
 """
 _VARIABLES = {each.upper().replace("-", "_"): each for each in _VARIABLE_NAMES.split()}
 _VARIABLES.update(ARRAY_INX="array", MEM_PER_NODE="mem", TIMELIMIT="time")
+# Those that do not make a job larger, and are not named after their options.
+_HARMLESS_VARIABLES = "BURST_BUFFER CPU_FREQ_REQ DEBUG KILL_CMD REQ_SWITCH SEGMENT_SIZE WAIT4SWITCH"
+# What both read too: another cluster has other prices, and a file of nodes is a --nodelist.
+_UNCOUNTED_VARIABLES = ("SLURM_CLUSTERS", "SLURM_HOSTFILE")
 
 
 class Option(NamedTuple):
-    """An sbatch option: its long name, and its value (None for a flag)."""
+    """An sbatch option: its long name, and its value (None for a flag).
+
+    What is not read stands among them by its own name: a variable, or a ``#PBS`` line.
+    """
 
     name: str
     value: str | None
@@ -62,6 +89,11 @@ class Option(NamedTuple):
     def word(self) -> str:
         """The option as one argument of a command line."""
         return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is an option."""
+        return self.name.islower()
 
 
 def split_typed(
@@ -130,7 +162,7 @@ def read_options(
 
 def _full_name(name: str, own: Sequence[str]) -> str:
     """Complete an abbreviation, as getopt does; what may be meant for submit.py is no option."""
-    known = [*OPTIONS, *_ALIASES]
+    known = [*_OPTIONS, *_ALIASES]
     begun = [name] if name in known else [each for each in known if each.startswith(name)]
     if len(begun) == 1:
         return _ALIASES.get(begun[0], begun[0])
@@ -156,12 +188,16 @@ def _short_options(text: str) -> list[tuple[str, str | None]]:
 def is_option(text: str) -> bool:
     """Tell whether an argument is an sbatch option, with or without its value."""
     name = text[2:].partition("=")[0] if text.startswith("--") else _SHORT.get(text[1:2], "")
-    return text.startswith("-") and name in OPTIONS
+    return text.startswith("-") and name in _OPTIONS
 
 
 def read_header(text: str, shown: str) -> list[Option]:
-    """Read the ``#SBATCH`` directives of a job script: those before its first command."""
+    """Read the ``#SBATCH`` directives of a job script: those before its first command.
+
+    What other systems read, and sbatch too, is only noticed; it may follow commands.
+    """
     words: list[str] = []
+    foreign = [Option(each, "") for each in re.findall("^#(?:PBS|BSUB)", text, re.MULTILINE)[:1]]
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             break
@@ -179,19 +215,31 @@ def read_header(text: str, shown: str) -> list[Option]:
                 )
             words += found
     try:
-        return read_options(words, strict=False)
+        return [*foreign, *read_options(words, strict=False)]
     except LongshipError as error:
         raise LongshipError(f"{shown}: {error}", error.hint) from error
 
 
 def read_variables(environ: Mapping[str, str], program: str = "SBATCH") -> list[Option]:
-    """Read the environment variables of sbatch, or of salloc (``SALLOC``)."""
-    found = {f"{program}_{variable}": option for variable, option in _VARIABLES.items()}
-    return [
-        Option(option, environ[variable] or None)
-        for variable, option in found.items()
-        if variable in environ
-    ]
+    """Read the environment variables of sbatch, or of salloc (``SALLOC``).
+
+    One that may make the job larger and is not counted is an option of its own name.
+    """
+    known = {f"{program}_{variable}": option for variable, option in _VARIABLES.items()}
+    known["SLURM_HINT"] = "hint"
+    found = []
+    for name, value in environ.items():
+        owner, _, rest = name.partition("_")
+        if name in known:
+            found.append(Option(known[name], value or None))
+        elif name in _UNCOUNTED_VARIABLES or (owner == program and not _is_harmless(rest)):
+            found.append(Option(name, value))
+    return found
+
+
+def _is_harmless(variable: str) -> bool:
+    is_named = variable.lower().replace("_", "-") in HARMLESS
+    return is_named or variable in _HARMLESS_VARIABLES.split()
 
 
 def combined(options: Iterable[Option]) -> dict[str, str]:

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from lib.configuration.partitions import Limits, hours, time_text
+from lib.configuration.partitions import Limits, Price, hours, time_text
 from lib.configuration.sites import Machine
+from lib.jobs.options import COUNTED, HARMLESS, MEMORY
 from lib.script.errors import LongshipError
 
 # bytes of a job's name: file names, which have at most 255, are built from it
 LONGEST_NAME = 200
 
-# Options that can make a job larger, and are not computed here.
-_UNCOUNTED = (
-    *("tres-per-task", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-socket", "mincpus"),
-    *("nodefile", "cores-per-socket", "sockets-per-node", "extra-node-info", "core-spec"),
-)
-_COUNT = r"(\d+)"
-_NODES = r"(?:\d+-)?(\d+)"
-_GPUS = r"(?:[\w.-]+:)?(\d+)"  # with or without their type
-_SIZE = r"(\d+)[KMGT]?B?"
-# Options that are computed, and the values that are understood.
-_COUNTED = {
-    **{"nodes": _NODES, "ntasks": _COUNT, "ntasks-per-node": _COUNT, "cpus-per-task": _COUNT},
-    **{"gpus": _GPUS, "gpus-per-node": _GPUS, "gpus-per-task": _GPUS, "cpus-per-gpu": _COUNT},
-    **{"mem": _SIZE, "mem-per-gpu": _SIZE, "mem-per-cpu": _SIZE},
-}
 _GPU = re.compile(r"(?:^|[,/:])gpu(:[\w.-]*[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=[,(]|$)")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
+_MEMORY = ("mem", "mem-per-gpu", "mem-per-cpu")
 _GIGABYTES = {"K": 1 / 2**20, "M": 1 / 2**10, "G": 1, "T": 2**10}
 
 _FACT = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
@@ -60,22 +46,22 @@ class Size(NamedTuple):
 
 
 def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
-    """Compute what sbatch options, by long name and with ``job-name``, request."""
+    """Compute what sbatch options, by long name and with ``job-name``, request at most."""
     partition = options.get("partition", machine.default_partition)
     limits = machine.partitions.get(partition, Limits())
     qos = machine.qos.get(options.get("qos", ""), Limits())
-    has_cores = limits.cores_per_node or machine.cores_per_node
-    has_gpus = gpus_of_a_node(machine, partition)
-    nodes = _number(options, "nodes") or _nodes_needed(options, has_cores, has_gpus)
-    tasks = _number(options, "ntasks") or nodes * (_number(options, "ntasks-per-node") or 1)
-    cores = tasks * (_number(options, "cpus-per-task") or 1)
-    gpus = (
-        _number(options, "gpus")
-        or nodes * (_number(options, "gpus-per-node") + count_gpus(options.get("gres", "")))
-        or tasks * _number(options, "gpus-per-task")
+    has_cores, has_gpus = _of_a_node(machine, partition, max)
+    per_node = _number(options, "gpus-per-node") + count_gpus(options.get("gres", ""))
+    tasks = _tasks(options)
+    nodes = _number(options, "nodes") or _nodes_needed(options, machine, partition)
+    gpus = max(
+        *(_number(options, "gpus"), nodes * per_node),
+        max(tasks, nodes) * _number(options, "gpus-per-task"),
     )
+    tasks = max(tasks, nodes * (_number(options, "ntasks-per-node") or 1))
+    cores = tasks * (_number(options, "cpus-per-task") or 1)
     cores = max(cores, gpus * _number(options, "cpus-per-gpu"))
-    if "exclusive" in options or options.get("mem") == "0":  # whole nodes
+    if _takes_whole_nodes(options):
         cores, gpus = max(cores, nodes * has_cores), max(gpus, nodes * has_gpus)
     return Size(
         name=options["job-name"],
@@ -91,17 +77,46 @@ def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
         if "time" in options
         else qos.max_hours or limits.max_hours,
         jobs=sum(map(len, array_tasks(options.get("array", "")))) or 1,
-        unclear=next(filter(None, (_unclear(*each, options) for each in options.items())), ""),
+        unclear=next(filter(None, (_unclear(*each, options) for each in options.items())), "")
+        or _unclear_nodes(options, machine, partition),
     )
 
 
 def _unclear(name: str, value: str, options: Mapping[str, str]) -> str:
-    """Return an option with which a job can be larger than what is counted; or ""."""
-    if name in _UNCOUNTED or (name == "nodelist" and "nodes" not in options):
-        return f"--{name}"
-    if name in _COUNTED and not re.fullmatch(_COUNTED[name], value):
-        return f"--{name}={value}"
+    """Return the option, if a job can be larger with it than what is counted; or ""."""
+    if name in HARMLESS or (name == "#PBS" and "ignore-pbs" in options):
+        return ""
+    shown = f"--{name}" if name.islower() else name  # or a variable, or a line of the header
+    if name not in COUNTED or (name == "nodelist" and "nodes" not in options):
+        return shown
+    return "" if re.fullmatch(COUNTED[name], value, re.IGNORECASE) else f"{shown}={value}"
+
+
+def _unclear_nodes(options: Mapping[str, str], machine: Machine, partition: str) -> str:
+    """Return what leaves open how many nodes are priced, or what a whole node has; or ""."""
+    limits = (machine.partitions.get(each, Limits()) for each in partition.split(","))
+    prices = [each.price or machine.price or Price() for each in limits]
+    has_cores, _ = _of_a_node(machine, partition, min)
+    is_whole = _takes_whole_nodes(options)
+    if is_whole and not has_cores and any(each.core + each.slice for each in prices):
+        return "whole nodes of unknown size"
+    tasks, gpus = _tasks(options), _number(options, "gpus") or _number(options, "gpus-per-task")
+    if "nodes" in options or (tasks < 2 and gpus < 2):
+        return ""
+    per_node = is_whole or "gpus-per-node" in options or count_gpus(options.get("gres", "")) > 0
+    for each in prices:
+        is_open = each.node or (each.core and (is_whole or gpus > tasks)) or (each.gpu and per_node)
+        if is_open or (each.slice and (per_node or "mem" in options)):
+            return "a missing --nodes"  # Slurm takes what is free, on as many nodes as it needs
     return ""
+
+
+def _of_a_node(machine: Machine, partition: str, most: Callable[..., int]) -> tuple[int, int]:
+    """Return the cores and GPUs of a node; 0 if unknown. Of several partitions: most, or least."""
+    names = partition.split(",")
+    limits = (machine.partitions.get(each, Limits()) for each in names)
+    cores = most(each.cores_per_node or machine.cores_per_node for each in limits)
+    return cores, most(gpus_of_a_node(machine, each) for each in names)
 
 
 def gpus_of_a_node(machine: Machine, partition: str) -> int:
@@ -110,23 +125,37 @@ def gpus_of_a_node(machine: Machine, partition: str) -> int:
     return machine.gpus_per_node if own is None else own
 
 
+def _takes_whole_nodes(options: Mapping[str, str]) -> bool:
+    """Tell whether a job gets all of its nodes: no memory limit means all of the memory."""
+    return "exclusive" in options or any(
+        each in options and gigabytes(options[each]) == 0 for each in _MEMORY
+    )
+
+
 def _number(options: Mapping[str, str], name: str) -> int:
     """Read an integer; 0 if the option is not given or unclear."""
-    match = re.fullmatch(_COUNTED[name], options.get(name, ""))
+    match = re.fullmatch(COUNTED[name], options.get(name, ""))
     return int(match[1]) if match else 0
 
 
-def _nodes_needed(options: Mapping[str, str], has_cores: int, has_gpus: int) -> int:
+def _tasks(options: Mapping[str, str]) -> int:
+    """Return how many tasks a job asks for; GPUs in total, and of a task, say so too."""
+    of_gpus = _number(options, "gpus") // (_number(options, "gpus-per-task") or math.inf)
+    return _number(options, "ntasks") or int(of_gpus) or 1
+
+
+def _nodes_needed(options: Mapping[str, str], machine: Machine, partition: str) -> int:
     """Return how many nodes Slurm allocates if their number is not requested."""
-    tasks = _number(options, "ntasks") or 1
-    gpus_per_task = _number(options, "gpus-per-task")
+    has_cores, has_gpus = _of_a_node(machine, partition, min)
+    tasks, gpus_per_task = _tasks(options), _number(options, "gpus-per-task")
+    per_node = _number(options, "gpus-per-node") + count_gpus(options.get("gres", ""))
     fitting = (
         _number(options, "ntasks-per-node"),
-        has_cores // (_number(options, "cpus-per-task") or 1),
+        has_cores and max(has_cores // (_number(options, "cpus-per-task") or 1), 1),
         has_gpus // gpus_per_task if gpus_per_task else 0,
     )
     on_each = min((each for each in fitting if each), default=tasks)
-    for_gpus = math.ceil(_number(options, "gpus") / (has_gpus or math.inf))
+    for_gpus = math.ceil(_number(options, "gpus") / (per_node or has_gpus or math.inf))
     return max(math.ceil(tasks / on_each), for_gpus)
 
 
@@ -136,21 +165,25 @@ def count_gpus(text: str) -> int:
     Slurm lists the total next to the numbers of each type, or only these.
     """
     found = [(kind, int(count or 1)) for kind, count in _GPU.findall(text)]
-    totals = [count for kind, count in found if not kind]
-    return totals[0] if totals else sum(count for _, count in found)
+    return max(
+        sum(count for kind, count in found if not kind), sum(count for kind, count in found if kind)
+    )
 
 
 def gigabytes(text: str) -> float | None:
     """Read an amount of memory, by default in megabytes; None if it is not one."""
-    match = _MEMORY.fullmatch(text)
+    match = re.fullmatch(MEMORY, text, re.IGNORECASE)
     return float(match[1]) * _GIGABYTES[match[2].upper() or "M"] if match else None
 
 
 def _memory(options: Mapping[str, str], nodes: int, cores: int, gpus: int) -> float:
-    for name, count in (("mem", nodes), ("mem-per-gpu", gpus), ("mem-per-cpu", cores)):
-        if name in options:
-            return (gigabytes(options[name]) or 0) * count
-    return 0
+    cpus = cores
+    # whole cores are given, with two threads at most, and the memory is that of each thread
+    alone = {"threads-per-core": "1", "hint": "nomultithread"}.items() & options.items()
+    if not alone and (_takes_whole_nodes(options) or (_number(options, "cpus-per-task") or 1) % 2):
+        cpus = 2 * cores
+    counts = dict(zip(_MEMORY, (nodes, gpus, cpus)))
+    return max((gigabytes(options.get(each, "")) or 0) * counts[each] for each in _MEMORY)
 
 
 def array_tasks(text: str) -> list[range]:

@@ -192,6 +192,7 @@ def _options(request: Request) -> list[str]:
     typed = request.typed
     if job.is_interactive:  # salloc reads no header
         typed = [Option(name, value or None) for name, value in own.items()]
+        typed = [each for each in typed if each.is_read]
     options = [each.word for each in (*account, *typed, *request.added)]
     if not job.is_interactive:
         if "output" not in own:

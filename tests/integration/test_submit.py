@@ -16,6 +16,12 @@ from support.repository import toml
 from support.terminal import Terminal
 from support.tiers import slow
 
+from lib.configuration.partitions import Price
+from lib.configuration.sites import Machine
+from lib.jobs.cost import per_hour
+from lib.jobs.options import Option, combined, read_header, read_options, read_variables
+from lib.jobs.size import size_of_facts, size_of_options
+
 LOCAL = "local/run_training_local.sbatch"
 TRAIN = "jsc/run_training_jwb.sbatch"
 LATER = "--begin=now+1hour"
@@ -47,6 +53,59 @@ def refused(clone, words, message, hint, **options):
 def own(make_job_clone, slurm, tmp_path):
     """Give a clone whose configuration a test may change."""
     return make_job_clone(tmp_path)
+
+
+# --- what is priced
+
+NOTHING = "a missing --nodes"
+
+
+@pytest.mark.parametrize(
+    ("typed", "header", "environ", "unclear"),
+    [
+        ("-N2 --ntasks-per-node=4 -c3", "", {}, ""),
+        ("-N1 -n2 --ntasks-per-node=4", "", {}, ""),
+        ("-N1-3 -n4", "", {}, ""),
+        ("-N1 --gpus=8 --gpus-per-task=1 -c2", "", {}, ""),
+        ("-N1 --gpus=2 --cpus-per-gpu=8", "", {}, ""),
+        ("-N1 --gpus=2", "", {"SBATCH_CPUS_PER_GPU": "8"}, ""),
+        ("-N1 --mem=64gb --exclusive", "", {}, ""),
+        ("-N1", "", {"SBATCH_EXCLUSIVE": "", "SBATCH_HINT": "nomultithread"}, ""),
+        ("--ignore-pbs", "#PBS -l nodes=3", {}, ""),
+        ("", "#PBS -l nodes=3", {"SBATCH_IGNORE_PBS": ""}, ""),
+        ("-n300 -c2", "", {}, NOTHING),
+        ("--gres=gpu:2 --gpus=4", "", {}, NOTHING),
+        ("--spread-job -n3", "", {}, "--spread-job"),
+        ("-n3", "", {"SBATCH_SPREAD_JOB": "1"}, "SBATCH_SPREAD_JOB"),
+        ("-n2", "", {"SLURM_HOSTFILE": "HOSTS"}, "SLURM_HOSTFILE"),
+        ("--constraint=thin*2", "", {}, "--constraint=thin*2"),
+        ("--mincpus=40", "", {}, "--mincpus"),
+        ("-B 2:4:1", "", {}, "--extra-node-info"),
+        ("--ntasks-per-gpu=2 --gpus=4", "", {}, "--ntasks-per-gpu"),
+        ("-N1 --nodelist=node1", "#PBS -l nodes=3:ppn=2", {}, "#PBS"),
+        ("", "true\n#BSUB -n 4", {}, "#BSUB"),
+        ("", "#BSUB -x", {}, "#BSUB"),
+    ],
+)
+def test_no_job_is_larger_than_its_price(typed, header, environ, unclear, slurm, tmp_path):
+    (tmp_path / "hosts").write_text("node1\nnode2\n")
+    environ = {
+        name: value.replace("HOSTS", str(tmp_path / "hosts")) for name, value in environ.items()
+    }
+    job = tmp_path / "job.sbatch"
+    job.write_text(f"#!/bin/bash\n{header}\ntrue\n")
+    price = Price(node=1000, core=1)
+    machine = Machine("m", "site.toml", cores_per_node=288, gpus_per_node=8, price=price)
+    words, header = typed.split(), read_header(job.read_text(), "job")
+    options = [*header, *read_variables(environ), *read_options(words), Option("job-name", "x")]
+    asked = size_of_options(combined(options), machine)
+    assert asked.unclear == unclear
+    number = slurm.submit("--output=/dev/null", *words, job, env=environ)
+    assert slurm.wait(number) == "COMPLETED"
+    given = size_of_facts(slurm.facts(number), "")
+    # what is unclear is larger than what can be counted, or of a size that Slurm chooses
+    is_covered = per_hour(given, price) <= per_hour(asked, price)
+    assert is_covered or unclear, (given, asked)
 
 
 # --- what is refused

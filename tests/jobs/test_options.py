@@ -1,6 +1,8 @@
 """Options are read as sbatch reads them; where it is there, it is asked."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -87,11 +89,27 @@ def test_header_is_read_as_sbatch_reads_it(sbatch, tmp_path):
 def test_variables_are_those_that_sbatch_reads(sbatch, tmp_path):
     job = tmp_path / "job.sbatch"
     job.write_text("#!/bin/bash\ntrue\n")
+    values = {"exclusive": "user", "output": "/7", "hint": "nomultithread"}
     for variable, option in _VARIABLES.items():
-        value = {"exclusive": "user", "output": "/7"}.get(option, "7")
+        value = values.get(option, "7")
         # with -v it says what it was asked for; without any GPUs in its settings it ends there
         said = sbatch("-v", "--gpus-per-task=1", job, env={f"SBATCH_{variable}": value}).stderr
-        assert re.search(rf"^sbatch: {option} +: ", said, re.MULTILINE), (variable, said)
+        shown = option == "ignore-pbs" or re.search(rf"^sbatch: {option} +: ", said, re.MULTILINE)
+        assert shown, (variable, said)
+
+
+@pytest.mark.needs("sbatch")
+@pytest.mark.parametrize("program", ["SBATCH", "SALLOC"])
+def test_variable_that_can_make_a_job_larger_keeps_its_name(program):
+    text = Path(shutil.which(program.lower())).read_bytes()
+    variables = {
+        each.decode() for each in re.findall(rf"{program}_\w+|SLURM_HOST\w+".encode(), text)
+    }
+    assert len(variables) > 40
+    found = read_variables({**dict.fromkeys(variables, "1"), "PATH": "x", "SBATCHES": "1"}, program)
+    larger = {f"{program}_{each}" for each in ("CLUSTERS", "CORE_SPEC", "GPUS_PER_SOCKET")}
+    larger |= {f"{program}_{each}" for each in ("SPREAD_JOB", "THREAD_SPEC")}
+    assert {each.name for each in found if not each.is_read} == {*larger, "SLURM_HOSTFILE"}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +208,27 @@ def test_line_that_cannot_be_read_is_told(line, message):
 
 def test_variables_of_sbatch_are_options():
     environ = {"SBATCH_TIMELIMIT": "60", "SBATCH_EXCLUSIVE": "", "SBATCH_UNKNOWN": "1", "PATH": ""}
-    assert words(read_variables(environ)) == ["--exclusive", "--time=60"]
+    assert read_variables(environ) == [
+        *(Option("time", "60"), Option("exclusive", None), Option("SBATCH_UNKNOWN", "1"))
+    ]
+    assert read_variables({"SLURM_HINT": "x", "SLURM_CLUSTERS": "a", "SALLOC_GPUS": "1"}) == [
+        *(Option("hint", "x"), Option("SLURM_CLUSTERS", "a"))
+    ]
+
+
+@pytest.mark.parametrize("line", ["#PBS -l nodes=2", "#BSUB -n 4"])
+def test_directive_of_another_system_is_noticed_wherever_it_is(line):
+    name = line.split()[0]
+    for text in (
+        f"#SBATCH -N2\n{line}\n",
+        f"{line}x\n#SBATCH -N2\ntrue\n",
+        f"#SBATCH -N2\ntrue\n{line}",
+    ):
+        assert read_header(f"#!/bin/bash\n{text}", "job") == [
+            Option(name, ""),
+            Option("nodes", "2"),
+        ]
+    assert read_header(f"#!/bin/bash\n# {line}\n", "job") == []
 
 
 @pytest.mark.parametrize(

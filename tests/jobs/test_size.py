@@ -23,10 +23,15 @@ partitions.share = { price = { gpu = 1.5, unit = "GPU-hours" } }
 qos.short = { max_time = "2:00:00", max_nodes = 2 }
 qos.long = { max_time = "7-00:00:00", max_nodes = 12 }
 
+[machines.m.partitions.busy]
+max_time = "24:00:00"
+price = { slice = 8, slice_cores = 12, slice_memory = 128, unit = "core-hours" }
+
 [machines.strict]
 required = ["account", "mem"]
 
 [machines.bare]
+price = { core = 1, unit = "core-hours" }
 """
 
 
@@ -42,7 +47,10 @@ def request_of(machines):
     """Give a function that reads options; underscores stand for dashes."""
 
     def read(machine="m", **options):
-        given = {name.replace("_", "-"): value for name, value in options.items()}
+        given = {
+            name.replace("_", "-") if name.islower() else name: value
+            for name, value in options.items()
+        }
         return size_of_options({"job-name": "job", **given}, machines[machine])
 
     return read
@@ -67,12 +75,19 @@ def test_words_are_taken_as_they_are(request_of):
     [
         ({"nodes": "2", "ntasks_per_node": "4", "cpus_per_task": "12"}, (2, 96)),
         ({"nodes": "2-4"}, (4, 4)),
-        ({"ntasks": "8", "ntasks_per_node": "3"}, (3, 8)),
+        ({"nodes": "1", "ntasks": "2", "ntasks_per_node": "4"}, (1, 4)),
+        ({"nodes": "2", "cpus_per_task": "96"}, (2, 192)),
+        ({"ntasks": "3", "cpus_per_task": "96"}, (3, 288)),
+        ({"gpus": "8", "gpus_per_task": "1", "cpus_per_task": "2"}, (2, 16)),
+        ({"gpus": "4", "gres": "gpu:2"}, (2, 2)),
+        ({"ntasks": "8", "ntasks_per_node": "3"}, (3, 9)),
         ({"ntasks": "96"}, (2, 96)),
         ({"ntasks": "97"}, (3, 97)),
         ({"ntasks": "97", "nodes": "4"}, (4, 97)),
         ({"ntasks": "5", "cpus_per_task": "24"}, (3, 120)),
         ({"ntasks": "129", "partition": "cpu"}, (2, 129)),
+        ({"ntasks": "96", "partition": "cpu,gpu"}, (2, 96)),
+        ({"nodes": "2", "exclusive": "", "partition": "gpu,cpu"}, (2, 256)),
         ({"nodes": "2", "exclusive": ""}, (2, 96)),
         ({"nodes": "2", "exclusive": "", "partition": "cpu"}, (2, 256)),
         ({"nodes": "1", "ntasks": "40", "exclusive": "user"}, (1, 48)),
@@ -112,14 +127,26 @@ def test_gpus_are_counted_whichever_option_asks(options, nodes, gpus, request_of
         ({"mem": "512"}, 0.5),
         ({"mem": "1T"}, 1024),
         ({"mem": "2gb"}, 2),
+        ({"mem": "64g", "mem_per_cpu": "65G", "ntasks": "1"}, 130),
         ({"mem": "1048576K"}, 1),
         ({"mem": "0"}, 0),
         ({"mem_per_cpu": "2G", "ntasks": "3", "cpus_per_task": "4"}, 24),
+        # of a core that is given whole, Slurm counts two threads
+        ({"mem_per_cpu": "2G", "ntasks": "3"}, 12),
+        ({"mem_per_cpu": "2G", "ntasks": "3", "threads_per_core": "1"}, 6),
+        ({"mem_per_cpu": "2G", "ntasks": "3", "hint": "nomultithread"}, 6),
+        ({"mem_per_cpu": "2G", "exclusive": "", "cpus_per_task": "4"}, 192),
         ({"mem_per_gpu": "60G", "gpus": "3"}, 180),
     ],
 )
 def test_memory_is_counted_in_gigabytes(options, gigabytes, request_of):
     assert request_of(**options).memory == pytest.approx(gigabytes)
+
+
+@pytest.mark.parametrize("option", ["mem", "mem_per_cpu", "mem_per_gpu"])
+@pytest.mark.parametrize("value", ["0", "00", "0G", "0mb"])
+def test_no_limit_of_memory_is_all_of_the_nodes(option, value, request_of):
+    assert request_of(nodes="2", **{option: value})[5:8] == (2, 96, 8)
 
 
 @pytest.mark.parametrize(
@@ -141,19 +168,30 @@ def test_value_that_cannot_be_read_is_told(option, value, request_of):
     ("options", "unclear"),
     [
         ({"nodes": "2", "nodelist": "a,b", "mem": "1G", "gpus": "a100:2"}, ""),
+        ({"nodes": "2", "mem": "64gb", "hint": "nomultithread", "comment": "x"}, ""),
+        ({"nodes": "2", "SBATCH_CORE_SPEC": "2"}, "SBATCH_CORE_SPEC"),
+        ({"nodes": "2", "#PBS": ""}, "#PBS"),
+        ({"nodes": "2", "#PBS": "", "ignore-pbs": ""}, ""),
+        ({"nodes": "2", "uenv": "x/y:1"}, "--uenv"),
         ({"nodelist": "node[1-4]"}, "--nodelist"),
-        ({"tres_per_task": "cpu:8"}, "--tres-per-task"),
-        ({"gpus_per_socket": "2", "sockets_per_node": "2"}, "--gpus-per-socket"),
-        ({"ntasks_per_gpu": "4", "gpus": "4"}, "--ntasks-per-gpu"),
+        ({"hint": "memory_bound"}, "--hint=memory_bound"),
+        ({"nodes": "1", "constraint": "fat*2"}, "--constraint=fat*2"),
+        ({"nodes": "1", "gres": "shard:2"}, "--gres=shard:2"),
+        ({"ntasks": "2"}, "a missing --nodes"),
+        ({"gpus": "2"}, "a missing --nodes"),
+        ({"partition": "busy", "ntasks": "2", "mem_per_cpu": "1G"}, ""),
+        ({"partition": "busy", "ntasks": "2", "mem": "1G"}, "a missing --nodes"),
+        ({"partition": "busy", "ntasks": "2", "gres": "gpu:1"}, "a missing --nodes"),
+        ({"partition": "busy", "gres": "gpu:4", "mem": "1G"}, ""),
+        ({"partition": "busy,cpu", "ntasks": "2"}, "a missing --nodes"),
         ({"gpus": "a100:2,h100:2"}, "--gpus=a100:2,h100:2"),
         ({"nodes": "2,4,8"}, "--nodes=2,4,8"),
         ({"nodes": "two"}, "--nodes=two"),
         ({"cpus_per_task": "-1"}, "--cpus-per-task=-1"),
-        ({"mem": "1.5G"}, "--mem=1.5G"),
         ({"mem": "much"}, "--mem=much"),
     ],
 )
-def test_option_with_which_a_job_can_be_larger_is_named(options, unclear, request_of, machines):
+def test_what_can_make_a_job_larger_is_named(options, unclear, request_of, machines):
     size = request_of(**options)
     assert size.unclear == unclear
     settings = SimpleNamespace(machine=machines["m"])
@@ -164,6 +202,12 @@ def test_option_with_which_a_job_can_be_larger_is_named(options, unclear, reques
         assert together([cost_of(settings, request_of(), 1), cost]).is_unclear
 
 
+def test_whole_node_that_nobody_describes_has_no_price(request_of):
+    assert request_of("bare", nodes="1").unclear == ""
+    for options in ({"exclusive": ""}, {"mem": "0G"}):
+        assert request_of("bare", nodes="1", **options).unclear == "whole nodes of unknown size"
+
+
 def test_price_is_the_partitions_own_or_the_machines(request_of, machines):
     m = machines["m"]
     assert hourly_cost(request_of(nodes="2"), m) == (96, "core-hours")
@@ -171,7 +215,7 @@ def test_price_is_the_partitions_own_or_the_machines(request_of, machines):
     # nothing that it requests has a price
     assert hourly_cost(request_of(partition="share"), m) is None
     assert hourly_cost(request_of(partition="free"), m) == (0, "hours")
-    assert hourly_cost(request_of("bare"), machines["bare"]) is None
+    assert hourly_cost(request_of("strict"), machines["strict"]) is None
 
 
 @pytest.mark.parametrize(
