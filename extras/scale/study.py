@@ -10,14 +10,18 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
+from lib.configuration.partitions import time_text
 from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
 from lib.jobs.runs import steps_of, values_of
 from lib.script.errors import LongshipError
 from lib.script.output import number
-from lib.script.records import read_file, readable_values
+from lib.script.records import read_file, readable_values, seconds_between
 from lib.script.trust import is_own
+
+# Exit codes of a job that Slurm's signals have ended: USR1 and TERM, before and at the time limit.
+_SIGNALLED = ("138", "143")
 
 
 class Study(NamedTuple):
@@ -103,12 +107,19 @@ def _trial(paths: Paths, study: Study, nodes: int, run: Path, record: dict[str, 
     code = record.get("exit_code", "")
     if not record.get("ended"):
         return Trial(nodes, "no end recorded", run, record)
-    if code != "0" or record.get("stopped"):
-        why = record.get("failed") or record.get("stopped") or f"exit code {code or 'unknown'}"
-        return Trial(nodes, f"failed: {why}", run, record)
     metrics, outputs = load_stack(paths.root, study.stack).metrics, run / "outputs"
-    steps = steps_of(run, metrics["files"])
-    counted = [each for each in steps if study.warm_up < each.get("step", 0) <= study.steps]
+    steps: dict[float, dict[str, float]] = {}
+    for each in steps_of(run, metrics["files"]):  # a resume repeats some
+        steps.setdefault(each.get("step", 0), {}).update(each)
+    last, stopped = int(max(steps, default=0)), record.get("stopped")
+    why = record.get("failed") or (stopped if stopped != "timed out" else "")
+    if why or code not in ("0", *_SIGNALLED):
+        return Trial(nodes, f"failed: {why or 'exit code ' + (code or 'unknown')}", run, record)
+    if last < study.steps or code != "0":
+        taken = time_text(seconds_between(record.get("started", ""), record["ended"]) / 3600)
+        state = f"ended at step {last} of {study.steps}, after {taken}"
+        return Trial(nodes, f"{state} of {record.get('time_limit', 'its time')}", run, record)
+    counted = [steps[each] for each in sorted(steps) if study.warm_up < each <= study.steps]
     speeds, mfus = (
         [each[name] for each in counted if each.get(name, 0) > 0]
         for name in (metrics["speed"], "mfu")

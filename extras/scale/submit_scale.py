@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from lib.commands.verbs import WithVerbs
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option
 from lib.jobs.request import Asked, Request
+from lib.jobs.size import gpus_of_a_node
 from lib.jobs.submit import request_of, submit_lines, total_cost
 from lib.runtimes.environment import Environment
 from lib.script.command import call
@@ -85,6 +87,7 @@ def scale(
         **asked_of,  # type: ignore[arg-type]
     )
     _check(study, read, asked)
+    _check_own(study, typed)
     jobs = list(_requests(study, env, read, typed, asked))
     first, *more = [each._replace(cost=each.cost._replace(words="")) for each in jobs]
     file = study_file(invocation.paths, study.name)
@@ -127,6 +130,47 @@ def _check(study: Study, read: JobFile, asked: Asked) -> None:
             )
 
 
+def _check_own(study: Study, typed: list[Option]) -> None:
+    """Stop at an option, or an argument of the training, that the study sets itself."""
+    own = {"nodes": "--nodes N,N...", "job-name": "--name NAME"}
+    found = [(each.word, own[each.name]) for each in typed if each.name in own]
+    names = [each.partition("=")[0] for each in _arguments(study.stack)]
+    instead = dict(zip(names, ("--steps N", "--name NAME", "--batch N")))
+    for each in study.arguments:
+        begun = each.partition("=")[0]  # argparse completes it
+        found += [
+            (each, instead[name]) for name in names if begun > "--" and name.startswith(begun)
+        ]
+    if found:
+        raise LongshipError(
+            f"{found[0][0]} cannot be used in a study, which sets it for each job",
+            f"leave it out, and write before --: {found[0][1]}",
+        )
+
+
+def _check_batch(study: Study, request: Request) -> None:
+    """Stop if the ranks of a job, in groups that share a model, cannot divide its sequences."""
+    size, machine = request.size, request.env.machine
+    on_node = size.gpus // size.nodes or gpus_of_a_node(machine, size.partition) or 1
+    training = request.env.training
+    sizes = [
+        training.values[name]
+        for name, setting in training.settings.items()
+        if setting.kind == "parallel" and not setting.within
+    ]
+    if 0 in sizes:  # the program chooses it
+        return
+    parallel = math.prod(sizes)
+    batch, replicas = study.batch_on(size.nodes), max(size.nodes * on_node // parallel, 1)
+    if batch % replicas:
+        multiple = max(math.lcm(*study.nodes) * on_node // parallel, 1)
+        raise LongshipError(
+            f"{batch} sequences on {size.nodes} node{'s' * (size.nodes > 1)} cannot be divided "
+            f"among {replicas} ranks",
+            f"choose a --batch that is a multiple of {multiple}",
+        )
+
+
 def _requests(
     study: Study, env: Environment, read: JobFile, typed: list[Option], asked: Asked
 ) -> Iterator[Request]:
@@ -150,6 +194,7 @@ def _requests(
                 )
             if found.trained_on != found.size:
                 raise LongshipError("a study cannot keep spare nodes", "add: --spare-nodes=0")
+            _check_batch(study, found)
             if (nodes, trial) != (study.nodes[0], 1):
                 found = found._replace(
                     job=found.job._replace(needs_image=False),  # that of the first is checked

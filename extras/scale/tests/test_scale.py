@@ -20,7 +20,7 @@ STUDY = Study(
 )
 
 
-def write_run(runs, job, label, speeds, **values):
+def write_run(runs, job, label, speeds, first=1, **values):
     """Write what a job of a study leaves: its record, and the metrics of its steps."""
     run = runs / f"{job}-{label}"
     (run / "results").mkdir(parents=True)
@@ -30,7 +30,7 @@ def write_run(runs, job, label, speeds, **values):
         **{"exit_code": "0", "cost_per_hour": "36", **values},
     }
     (run / "record.json").write_text(json.dumps(record, indent=2) + "\n")
-    lines = [{"step": n, "tokens_per_s": x, "mfu": 0.4} for n, x in enumerate(speeds, 1)]
+    lines = [{"step": n, "tokens_per_s": x, "mfu": 0.4} for n, x in enumerate(speeds, first)]
     text = "".join(f"{json.dumps(each)}\n" for each in lines)
     odd = 'nothing\n[1]\n{"step": Infinity}\n{"step": 9, "tokens_per_s": Infinity}\n{"step": '
     (run / "results/metrics.jsonl").write_text(text + odd)
@@ -59,7 +59,7 @@ def test_trials_are_found_by_name_and_none_is_left_out(paths):
     write_run(paths.runs, 1, "s-n1-t1", [1, 1, *[100] * 8])
     write_run(paths.runs, 2, "s-n1-t2", [5], exit_code="1", failed="task 0: no memory")
     write_run(paths.runs, 3, "s-n2-t1", [200] * 10, ended="")
-    write_run(paths.runs, 4, "s-n2-t2", [])
+    write_run(paths.runs, 4, "s-n2-t2", [0] * 10)
     write_run(paths.runs, 5, "other-s-n4-t1-x", [9] * 10)
     write_run(paths.runs, 6, "other-s-n1-t1", [9] * 10, started="2026-01-03T03:00:00Z")
     found = list(trials_of(paths, STUDY))
@@ -74,6 +74,27 @@ def test_trials_are_found_by_name_and_none_is_left_out(paths):
     rows = rows_of(found, STUDY.trials)
     assert [each["trials"] for each in rows] == ["1 of 2", "0 of 2", "0 of 2"]
     assert rows[0]["cost_per_million_tokens"] == pytest.approx(36 / 3600 / 100 * 1e6)
+
+
+@pytest.mark.parametrize("code", ["0", "143"])
+@pytest.mark.parametrize("steps", [1, 3, 9])
+def test_trial_that_is_cut_at_its_time_limit_says_so(code, steps, paths):
+    limit = {"time_limit": "01:00:00", "exit_code": code}
+    run = write_run(paths.runs, 1, "s-n1-t1", [], **limit)
+    lines = (f'{{"step": {each}, "tokens_per_s": 9}}\n' for each in range(1, steps + 1))
+    (run / "results/metrics.jsonl").write_text("".join(lines))
+    (found, *_) = trials_of(paths, STUDY)
+    assert found.state == f"ended at step {steps} of 10, after 01:00:00 of 01:00:00"
+    assert found.speeds == ()
+
+
+def test_steps_that_a_resume_repeats_count_once(paths):
+    run = write_run(paths.runs, 1, "s-n1-t1", [100, 100, 100, 9, 9])
+    resumed = write_run(paths.runs, 2, "other", [100] * 7, first=4)
+    first, second = (each / "results/metrics.jsonl" for each in (run, resumed))
+    first.write_text(first.read_text() + "\n" + second.read_text())
+    (found, *_) = trials_of(paths, STUDY)
+    assert (found.state, found.speeds) == ("completed", (100.0,) * 8)
 
 
 def test_efficiency_is_that_of_the_gpus_relative_to_the_fewest_nodes():
@@ -127,12 +148,26 @@ def test_study_is_read_as_it_was_written(paths):
         (["--nodes=2,3", "--batch=3", "--weak"], "3 sequences on 2 nodes", "a multiple of 2"),
         (["--nodes=1,2", "--batch=8", "--chain=2"], "--chain and --after cannot", "leave them out"),
         (["--nodes=1,2", "--batch=8", "--array=0-1%1"], "--array cannot be used", "leave them"),
+        (["--nodes=1,2", "--batch=7"], "7 sequences on 2 nodes cannot", "a multiple of 2"),
+        (["--nodes=2,3", "--batch=4"], "4 sequences on 3 nodes cannot", "a multiple of 6"),
+        (
+            ["--nodes=1,2", "--batch=8", "--weak", "--gpus-per-node=16"],
+            "8 sequences on 1 node cannot be divided among 16 ranks",
+            "a multiple of 32",
+        ),
+        (["--nodes=1,2", "--batch=8", "-N5"], "--nodes=5 cannot be used in", "--nodes N,N..."),
+        (["--nodes=1,2", "--batch=8", "-Jx"], "--job-name=x cannot be used in", "--name NAME"),
+        (
+            ["--nodes=1,2", "--batch=8", "--", "--batch-size=4"],
+            "--batch-size=4 cannot",
+            "--batch N",
+        ),
         (["--nodes=2,4", "--batch=8", "--restarts=1", "--spare-nodes=1"], "spare nodes", "=0"),
         (["--nodes=1,2", "--batch=8", "--stack=trl"], "has no settings for steps", "scaling_study"),
     ],
 )
 def test_study_that_measures_nothing_is_refused(words, message, hint, command):
-    done = command("submit.py", "scale", STUDY.job, *words, "--dry-run", check=False)
+    done = command("submit.py", "scale", STUDY.job, "--dry-run", *words, check=False)
     assert done.returncode and message in done.stderr and hint in done.stderr, done.stderr
 
 

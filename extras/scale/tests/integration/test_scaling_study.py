@@ -18,7 +18,9 @@ def clone(make_job_clone, jobs_made, slurm, tmp_path):
 
 
 def test_study_on_one_and_two_nodes(clone):
-    words = ["--nodes=1,2", "--steps=10", "--batch=8", "--name=study", "--json", "--", *TRAINING]
+    words = ["--nodes=1,2", "--steps=10", "--batch=8", "--name=study", "--json", "--"]
+    place = TRAINING.index("--batch-size")  # which the study sets
+    words += [*TRAINING[:place], *TRAINING[place + 2 :]]
     done = clone.submit("scale", LOCAL, *words)
     submitted = json.loads(done.stdout)
     jobs = [each["id"] for each in submitted]
