@@ -54,12 +54,26 @@ def hourly_cost(size: Size, machine: Machine) -> tuple[float, str] | None:
 
 def per_hour(size: Size, price: Price) -> float:
     """Return the price of an hour of one job, in the price's unit; a started slice counts whole."""
-    shares = size.cores / max(price.slice_cores, 1), size.memory / max(price.slice_memory, 1)
-    slices = max(size.gpus, *map(math.ceil, shares))
+    slices = _slices(size, price)
     parts = size.nodes * price.node + size.gpus * price.gpu + size.cores * price.core
     words = re.findall(r"\w+", size.constraint)
     factor = max((float(price.constraints.get(each, 1)) for each in words), default=1)
     return factor * (parts + slices * price.slice)
+
+
+def _slices(size: Size, price: Price) -> int:
+    shares = size.cores / max(price.slice_cores, 1), size.memory / max(price.slice_memory, 1)
+    return max(size.gpus, *map(math.ceil, shares))
+
+
+def priced_cores(size: Size, machine: Machine) -> float:
+    """Return how many cores a job can have at its price."""
+    found = [math.inf]
+    for each in size.partitions:
+        price = machine.partitions.get(each, Limits()).price or machine.price or Price()
+        found += [size.cores] if price.core else []
+        found += [_slices(size, price) * max(price.slice_cores, 1)] if price.slice else []
+    return min(found)
 
 
 def cost_of(settings: Settings, size: Size, chain: int) -> Cost:

@@ -186,6 +186,12 @@ def _memory(options: Mapping[str, str], nodes: int, cores: int, gpus: int) -> fl
     return max((gigabytes(options.get(each, "")) or 0) * counts[each] for each in _MEMORY)
 
 
+def uses_one_thread(options: Mapping[str, str]) -> bool:
+    """Tell whether a job uses one thread of each core: then Slurm's CPUs are cores."""
+    one = {"threads-per-core": "1", "hint": "nomultithread"}
+    return not one.items().isdisjoint(options.items())
+
+
 def array_tasks(text: str) -> list[range]:
     """Return the tasks of ``--array``, such as ``0-7``, ``1,4-10:2`` and ``0-99%5``."""
     tasks = []

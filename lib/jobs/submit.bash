@@ -167,6 +167,24 @@ slurm_last_error() {
   printf '%s' "${reason:-no reason given}"
 }
 
+# cost_check_memory MEGABYTES CORES THREADS PARTITION...: stop if Slurm gives a job more cores than
+# the CORES that are priced, for its memory (MaxMemPerCPU). THREADS of a core are used; "": all.
+cost_check_memory() {
+  local partition output threads
+  local -i limit cores
+  for partition in "${@:4}"; do
+    # the limit of the partition comes first
+    output=$({ scontrol show partition "$partition"; scontrol show config; } 2>/dev/null) || :
+    [[ $output =~ MaxMemPerCPU\ *=\ *([1-9][0-9]*) ]] || continue
+    limit=${BASH_REMATCH[1]}
+    threads=${3:-$(sinfo --noheader ${partition:+--partition="$partition"} --format=%Z | sort -n | tail -n 1)} || :
+    [[ $threads =~ ^[1-9][0-9]*$ ]] || threads=1
+    cores=$((($1 + limit * threads - 1) / (limit * threads)))
+    ((cores <= $2)) || fail "for its memory, Slurm gives this job $cores cores, and its price counts $2" \
+      "ask for these cores, such as with --cpus-per-task; or for less memory: MaxMemPerCPU is $limit MB"
+  done
+}
+
 # cost_confirm REASON: ask whether a job is submitted whose cost is, or may be, above jobs.ask_above.
 cost_confirm() {
   local answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,17 @@ from lib.configuration.paths import make_lines
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
-from lib.jobs.cost import Cost, cost_of, round_up, together
+from lib.jobs.cost import Cost, cost_of, priced_cores, round_up, together
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_variables, same_gpus
 from lib.jobs.request import Asked, Request
-from lib.jobs.size import check_required, limits_text, size_of_options
+from lib.jobs.size import (
+    check_required,
+    gigabytes,
+    limits_text,
+    size_of_options,
+    uses_one_thread,
+)
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, exports, text_below, wrapped
@@ -127,6 +134,7 @@ def submit_lines(first: Request) -> list[str]:
         *(line for each in jobs for line in _options(each)),
         *([call("submission_check_after", asked.after, paths.runs)] if asked.after else []),
         *(_test_line(each) for each in jobs),
+        *(line for each in jobs for line in _memory_lines(each)),
         call("note", cost.words),
         *([call("cost_confirm", cost.asked)] if asks and not asked.agreed else []),
         *first.code,
@@ -146,6 +154,21 @@ def _test_line(request: Request) -> str:
     """Return the line that lets Slurm check a job, with the limits that may explain its refusal."""
     limits = limits_text(request.size, request.env.machine)
     return call("submission_test", limits, *request.words)
+
+
+def _memory_lines(request: Request) -> list[str]:
+    """Return the line that asks Slurm whether a job gets more cores for its memory, if that costs.
+
+    Memory of GPUs gives it none.
+    """
+    size, options = request.size, request.options
+    of_core, of_node = (gigabytes(options.get(each, "")) or 0 for each in ("mem-per-cpu", "mem"))
+    memory = max(of_core * size.cores, of_node * size.nodes)
+    cores = priced_cores(size, request.env.machine)
+    if not memory or math.isinf(cores) or size.unclear:
+        return []
+    numbers = (str(math.ceil(1024 * memory)), str(cores), "1" if uses_one_thread(options) else "")
+    return [call("cost_check_memory", *numbers, *size.partitions)]
 
 
 def _data_lines(request: Request) -> list[str]:

@@ -335,6 +335,41 @@ def test_question_that_nobody_can_answer_stops_it(submit, run):
     assert done.returncode == 1 and "144.0 core-hours" in done.stderr and "--yes" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "cores", "priced"),
+    [
+        (["--mem=10G"], 3, 1),
+        (["--mem=10G", "--cpus-per-task=3"], 0, 3),
+        (["--mem=10G", "--cpus-per-task=3", "--hint=nomultithread"], 6, 3),
+        (["--mem=10G", "--nodes=2"], 6, 2),
+        (["--mem-per-cpu=3G", "--cpus-per-task=4"], 0, 4),
+        (["--mem-per-cpu=3G", "--cpus-per-task=4", "--threads-per-core=1"], 7, 4),
+        (["--mem-per-gpu=10G", "--gpus=1"], 0, 1),
+        (["--mem=10G", "--partition=gpu"], 0, 1),  # which prices nodes
+        (["--mem=10G", "--partition=slices"], 0, 4),
+        (["--mem=40G", "--partition=slices"], 11, 8),
+    ],
+)
+def test_core_that_slurm_adds_for_the_memory_is_not_missing_in_the_price(
+    words, cores, priced, submit, clean_environment, run, tmp_path
+):
+    """As Slurm 22.05 does with MaxMemPerCPU=2000 and two threads in each core."""
+    site = submit.site.root / "site/site.toml"
+    text = 'partitions.cores = { price = { core = 1 }, max_time = "1:00:00" }\n'
+    text += "partitions.slices = { price = { slice = 1, slice_cores = 4, slice_memory = 20 } }\n"
+    site.write_text(site.read_text().replace("partitions.devel", f"{text}partitions.devel"))
+    limits = "echo MaxNodes=UNLIMITED MaxMemPerCPU=2000"
+    for name, said in (("scontrol", limits), ("sinfo", "echo 2")):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{said}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    lines = [each for each in submit("--partition=cores", *words) if "cost_check_mem" in each]
+    done = run(["bash", "-c", render("a test", [*lines, "true"])], env=env, check=False)
+    expected = f"error: for its memory, Slurm gives this job {cores} cores, and its price counts"
+    assert done.stderr.partition("\n")[0] == (f"{expected} {priced}" if cores else "")
+    assert done.returncode == (cores > 0) and ("--cpus-per-task" in done.stderr) == (cores > 0)
+
+
 def test_words_reach_sbatch_as_they_are(calls, site, hostile_arguments):
     comment = "--comment=a 'b' $HOME\n"
     trial, real = calls(comment, "--", *hostile_arguments)
