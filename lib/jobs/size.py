@@ -54,11 +54,9 @@ def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
     per_node = _number(options, "gpus-per-node") + count_gpus(options.get("gres", ""))
     tasks = _tasks(options)
     nodes = _number(options, "nodes") or _nodes_needed(options, machine, partition)
-    gpus = max(
-        *(_number(options, "gpus"), nodes * per_node),
-        max(tasks, nodes) * _number(options, "gpus-per-task"),
-    )
     tasks = max(tasks, nodes * (_number(options, "ntasks-per-node") or 1))
+    of_tasks = tasks * _number(options, "gpus-per-task")
+    gpus = max(_number(options, "gpus"), nodes * per_node, of_tasks)
     cores = tasks * (_number(options, "cpus-per-task") or 1)
     cores = max(cores, gpus * _number(options, "cpus-per-gpu"))
     if _takes_whole_nodes(options):
@@ -84,7 +82,7 @@ def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
 
 def _unclear(name: str, value: str, options: Mapping[str, str]) -> str:
     """Return the option, if a job can be larger with it than what is counted; or ""."""
-    if name in HARMLESS or (name == "#PBS" and "ignore-pbs" in options):
+    if name in HARMLESS or (name in ("#PBS", "#BSUB") and "ignore-pbs" in options):
         return ""
     shown = f"--{name}" if name.islower() else name  # or a variable, or a line of the header
     if name not in COUNTED or (name == "nodelist" and "nodes" not in options):
@@ -103,9 +101,10 @@ def _unclear_nodes(options: Mapping[str, str], machine: Machine, partition: str)
     tasks, gpus = _tasks(options), _number(options, "gpus") or _number(options, "gpus-per-task")
     if "nodes" in options or (tasks < 2 and gpus < 2):
         return ""
-    per_node = is_whole or "gpus-per-node" in options or count_gpus(options.get("gres", "")) > 0
+    of_node = not {"gpus-per-node", "ntasks-per-node"}.isdisjoint(options)
+    per_node = is_whole or of_node or count_gpus(options.get("gres", "")) > 0
     for each in prices:
-        is_open = each.node or (each.core and (is_whole or gpus > tasks)) or (each.gpu and per_node)
+        is_open = each.node or (each.core and (per_node or gpus > tasks)) or (each.gpu and per_node)
         if is_open or (each.slice and (per_node or "mem" in options)):
             return "a missing --nodes"  # Slurm takes what is free, on as many nodes as it needs
     return ""

@@ -113,6 +113,9 @@ def test_nodes_and_cores_are_counted(options, size, request_of):
         ({"gpus": "3"}, 1, 3),
         ({"gpus": "a100:9"}, 3, 9),
         ({"gpus_per_task": "1", "ntasks": "8"}, 2, 8),
+        ({"gpus_per_task": "1", "nodes": "2", "ntasks_per_node": "4"}, 2, 8),
+        ({"gpus_per_task": "1", "ntasks": "6", "ntasks_per_node": "4"}, 2, 8),
+        ({"gpus_per_task": "2", "nodes": "2"}, 2, 4),
     ],
 )
 def test_gpus_are_counted_whichever_option_asks(options, nodes, gpus, request_of):
@@ -171,7 +174,7 @@ def test_value_that_cannot_be_read_is_told(option, value, request_of):
         ({"nodes": "2", "mem": "64gb", "hint": "nomultithread", "comment": "x"}, ""),
         ({"nodes": "2", "SBATCH_CORE_SPEC": "2"}, "SBATCH_CORE_SPEC"),
         ({"nodes": "2", "#PBS": ""}, "#PBS"),
-        ({"nodes": "2", "#PBS": "", "ignore-pbs": ""}, ""),
+        ({"nodes": "2", "#PBS": "", "#BSUB": "", "ignore-pbs": ""}, ""),
         ({"nodes": "2", "uenv": "x/y:1"}, "--uenv"),
         ({"nodelist": "node[1-4]"}, "--nodelist"),
         ({"hint": "memory_bound"}, "--hint=memory_bound"),
@@ -182,6 +185,7 @@ def test_value_that_cannot_be_read_is_told(option, value, request_of):
         ({"partition": "busy", "ntasks": "2", "mem_per_cpu": "1G"}, ""),
         ({"partition": "busy", "ntasks": "2", "mem": "1G"}, "a missing --nodes"),
         ({"partition": "busy", "ntasks": "2", "gres": "gpu:1"}, "a missing --nodes"),
+        ({"partition": "busy", "ntasks": "6", "ntasks_per_node": "4"}, "a missing --nodes"),
         ({"partition": "busy", "gres": "gpu:4", "mem": "1G"}, ""),
         ({"partition": "busy,cpu", "ntasks": "2"}, "a missing --nodes"),
         ({"gpus": "a100:2,h100:2"}, "--gpus=a100:2,h100:2"),
