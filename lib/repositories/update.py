@@ -145,7 +145,8 @@ def _fetch(repository: Repository) -> None:
     elif re.fullmatch("[0-9a-f]{40}", configured.ref) and repository.commit_of(configured.ref):
         return
     shallow = repository.text("rev-parse --is-shallow-repository") == "true"
-    fetch = "fetch --quiet --unshallow" if shallow else "fetch --quiet"
+    # pruned, or a ref that the server no longer has would be found for ever
+    fetch = "fetch --quiet --prune --unshallow" if shallow else "fetch --quiet --prune"
     # a bundle is no remote; of a server it must be told which one, for what is fetched later
     source = configured.source()
     refs = [HEADS, "+refs/tags/*:refs/longship/tags/*"]

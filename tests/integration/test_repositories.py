@@ -452,6 +452,24 @@ def test_branch_and_commit_as_refs(work):
     assert mine.head() == work.upstream.head("main")
 
 
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_ref_that_the_server_no_longer_has_is_refused(kind, work):
+    up = work.upstream
+    up.git(kind, "topic")
+    mine = work.install(ref="topic")
+    mine.git("config", "fetch.pruneTags", "true")
+    mine.git("tag", "my-tag")
+    up.git(kind, "-D" if kind == "branch" else "-d", "topic")
+    before = mine.state()
+    is_told(work.update(check=False), "tag, branch or commit not found", "git ls-remote")
+    assert mine.state() == before
+    # git cannot store both names next to each other
+    up.git("branch", "topic/new")
+    work.use("topic/new")
+    work.update()
+    assert mine.git("tag", "--list", "my-tag") == "my-tag\n"
+
+
 def test_commits_that_the_user_pulled_are_not_the_users(work):
     mine = work.install()
     work.release("v2", model__py="2\n")
