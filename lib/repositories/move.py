@@ -43,6 +43,7 @@ def move(repository: Repository, progress: Progress) -> None:
     changes = _list_changes(repository, progress.tree, progress.done["files"])
     if not progress.moving:
         check_room(repository, changes)
+        _check_complete(repository.worktree(), changes)
         _lock_index(repository, lock)
         if not is_as_in(repository, progress):
             lock.unlink()
@@ -133,6 +134,17 @@ def check_room(repository: Repository, changes: dict[str, Change]) -> None:
                 f"{path} blocks the update and is not tracked by git",
                 f"move it away: mv {quote(path)} {quote(f'{path}.mine')}; then run: "
                 "python3 set_up.py update",
+            )
+
+
+def _check_complete(work: Repository, changes: dict[str, Change]) -> None:
+    """Stop where the second working tree lacks a new file, which is missed too late otherwise."""
+    for name, change in changes.items():
+        path = work.directory / name
+        if change.new_mode not in ("", _SUBMODULE) and not os.path.lexists(path):
+            raise LongshipError(
+                f"{path} not found: the second working tree is not complete",
+                "run: python3 set_up.py update --abort; then: python3 set_up.py update",
             )
 
 

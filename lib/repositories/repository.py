@@ -256,13 +256,16 @@ class Repository(Git):
                 hint = f"if none is running: rm {quote(str(lock))}; {_AGAIN}"
                 message = f"{directory}: another git process is running, or was killed"
                 raise LongshipError(message, hint)
+        # by the setting: what it hides can come with the new version
+        if self.ask("config --type=bool core.sparseCheckout") == "true":
+            hint = f"run: {git} sparse-checkout disable; {_AGAIN}"
+            raise LongshipError(f"{directory}: a sparse checkout cannot be updated", hint)
         tags = {line[:1] for line in self.run("ls-files -v").split(b"\n")}
         if any(tag.islower() or tag == b"S" for tag in tags):
             raise LongshipError(
-                f"{directory}: git ignores changes of some files "
-                "(assume-unchanged, skip-worktree, sparse checkout)",
+                f"{directory}: git ignores changes of some files (assume-unchanged, skip-worktree)",
                 f"list them: {git} ls-files -v | grep '^[a-zS]'; then for S: {git} update-index "
-                "--no-skip-worktree FILE, or sparse-checkout disable; for others: "
+                "--no-skip-worktree FILE; for others: "
                 f"{git} update-index --no-assume-unchanged FILE",
             )
 

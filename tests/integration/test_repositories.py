@@ -533,6 +533,10 @@ def look_away(mine):
     mine.git("update-index", "--assume-unchanged", "model.py")
 
 
+def narrow(mine):
+    mine.git("sparse-checkout", "set", "package")  # files at the top are not hidden
+
+
 @pytest.mark.parametrize(
     ("make_busy", "message"),
     [
@@ -540,6 +544,7 @@ def look_away(mine):
         (merge, "a merge is in progress"),
         (lock, "another git process is running"),
         (look_away, "git ignores changes"),
+        (narrow, "a sparse checkout cannot be updated"),
     ],
 )
 def test_busy_repository_is_left_alone_and_told(work, make_busy, message):

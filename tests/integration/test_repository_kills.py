@@ -175,6 +175,18 @@ def test_lock_of_a_git_that_was_killed_is_removed(changed, tmp_path):
     assert mine.state() == wanted and not (mine.folder / ".git/HEAD.lock").exists()
 
 
+def test_file_that_vanishes_from_the_second_working_tree(changed, tmp_path):
+    work, mine = changed
+    before = mine.state()
+    gits = Gits(work, tmp_path, 'rm -f -- "${FILE%/*}.update/package/more.py"')
+    done = gits.update("* diff-tree -r *")  # when everything is replayed
+    assert "package/more.py not found" in done.said and done.returncode == 1, done.said
+    assert mine.state() == before
+    work.update("--abort")
+    assert mine.state() == before
+    work.update()
+
+
 # when everything is checked out, replayed, or about to be exchanged
 MOMENTS = ["* reset --quiet --hard *", "* worktree add *", "* cherry-pick *", "* update-ref -m *"]
 MOMENTS += ["* diff-files --name-only *", "* diff-tree -r *"]
