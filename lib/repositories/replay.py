@@ -8,8 +8,11 @@ tree without changes; so each commit is picked, and what it says is copied byte 
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from pathlib import Path
+from shlex import quote
 from typing import NoReturn
 
 from lib.repositories.git import READ_ABOVE, GitError, note, show_output
@@ -19,6 +22,9 @@ from lib.repositories.snapshot import keep, take_snapshot
 from lib.script.errors import LongshipError, write_error
 
 KINDS = ("patch", "commit", "staged", "files")
+# A merge driver decides for upstream, or for both, unseen; git's own merge stops at a conflict.
+_MERGE = "git merge-file --marker-size=%L -L HEAD -L base -L 'your change' %A %O %B || exit 1"
+_MOST_NAMED = 20  # files; the next call names the others
 _UPDATE = "python3 set_up.py update"
 GO_ON = f"run: {_UPDATE} --continue; or cancel: {_UPDATE} --abort"
 _RESOLVE = f"resolve them there and git add the files, then {GO_ON}"
@@ -45,12 +51,39 @@ def prepare(
     repository.save(progress)
     add = "worktree add --quiet --force --force --detach"
     added, output = repository.attempt(add, work.directory, target)
-    if not added or not work.succeeds("diff-files --quiet"):
-        show_output(output)
+    try:
+        if not added:
+            show_output(output)
+            message = f"cannot check out {repository.shown(target)} in {work.directory}"
+            hint = "read git's output above; the repository is unchanged"
+            raise write_error(work.directory.parent, message, hint)
+        _check_checked_out(repository, _UPDATE)
+    except LongshipError:
         repository.forget(progress)
-        message = f"cannot check out {repository.shown(target)} in {work.directory}"
-        hint = "read git's output above; the repository is unchanged"
-        raise write_error(work.directory.parent, message, hint)
+        raise
+
+
+def _check_checked_out(repository: Repository, again: str) -> None:
+    """Stop where the second working tree is not what git has checked out there."""
+    work = repository.worktree()
+    names = work.names("diff-files --name-only -z")[:_MOST_NAMED]
+    if any(not os.path.lexists(work.directory / each) for each in names):
+        message = f"{work.directory} is not complete"
+        raise write_error(work.directory, message, f"run: {again}")
+    if names:
+        asked = work.names("check-attr -z filter text eol crlf ident --", names[0])
+        said = [f"{name}={text}" for name, text in zip(asked[1::3], asked[2::3])]
+        reasons = " ".join(each for each in said if not each.endswith("=unspecified"))
+        # a pattern for exactly this file: what would need quotes is any byte
+        patterns = [re.sub(rb"[^\w./+-]", b"?", os.fsencode(f"/{each}")) for each in names]
+        attributes = quote(str(repository.own / "info/attributes"))
+        raise LongshipError(
+            f"{repository.directory}: git calls files modified as soon as they are checked out "
+            f"({reasons}): {', '.join(names)}",
+            f"switch the conversion off: printf '%s -filter -text -ident\\n' "
+            f"{' '.join(quote(os.fsdecode(each)) for each in patterns)} >>{attributes}; "
+            f"then run: {again}",
+        )
 
 
 def replay(repository: Repository, progress: Progress) -> None:
@@ -72,22 +105,23 @@ def replay(repository: Repository, progress: Progress) -> None:
             progress.done[each] = progress.head
         repository.save(progress)
         work.run("reset --quiet --hard", progress.head)
-    if not work.succeeds("diff-files --quiet"):
-        message = f"{work.directory} is not complete"
-        raise write_error(work.directory, message, f"run: {_UPDATE} --continue")
+    _check_checked_out(repository, f"{_UPDATE} --continue")
 
 
 def _pick(repository: Repository, work: Repository, progress: Progress) -> None:
     """Put what is next into index and files of the second working tree."""
     kind, what = progress.todo[0]
+    drivers = work.ask(r"config --name-only --get-regexp ^merge\..*\.driver$").split("\n")
+    names = (*filter(None, drivers), "merge.union.driver")
+    merge = [word for name in names for word in ("-c", f"{name}={_MERGE}")]
     if kind == "patch":
         if not _has_changes(Path(what)) or _is_upstreamed(work, what):
             return
-        picked, output = work.attempt("apply --3way --index", what)
+        picked, output = work.attempt(*merge, "apply", "--3way", "--index", what)
     elif work.tree_of(what) == _tree_before(work, what):
         return
     else:
-        picked, output = work.attempt("cherry-pick --no-commit", what)
+        picked, output = work.attempt(*merge, "cherry-pick", "--no-commit", what)
     if picked:
         return
     files = work.names("diff --name-only --diff-filter=U -z")

@@ -419,6 +419,47 @@ def test_filter_that_changes_what_git_stores(work):
         assert mine.git("cat-file", "blob", f"{ref}:{name}") == "OUTPUT of three days\n"
 
 
+@pytest.mark.parametrize("attribute", ["filter=strip", "text", "crlf=input"])
+def test_file_that_is_modified_when_it_is_checked_out(attribute, work, run):
+    """As a notebook with output, a file that should be in LFS, or one with CRLF."""
+    text = "OUTPUT\r\n"
+    work.upstream.commit(**{"it's a": text, "b": text})
+    mine = work.install(ref="main")
+    mine.git("config", "filter.strip.clean", "sed s/OUTPUT.*/OUTPUT/")
+    mine.write(".git/info/attributes", f"*a {attribute}\nb {attribute}\n")
+    mine.replace("data.py", "line 5\n", "line five\n")
+    before = mine.state()
+    work.release(model__py="2\n")
+    done = work.update(check=False)
+    is_told(done, f"as soon as they are checked out ({attribute}", "/.git/info/attributes")
+    assert "): b, it's a\n" in done.stderr
+    assert mine.state() == before
+    command = re.search("hint: .*?: (printf .*); then", done.stderr)[1]
+    run(["bash", "-c", command], env=work.environment)
+    work.update()
+    assert (mine.folder / "it's a").read_bytes() == text.encode()
+    assert mine.git("diff", "--name-only") == "data.py\n"
+
+
+@pytest.mark.parametrize("driver", ["ours", "union"])
+@pytest.mark.parametrize("saved", [False, True], ids=["commit", "patch"])
+def test_no_merge_driver_decides_over_a_change(saved, driver, work):
+    work.upstream.write(".gitattributes", f"model.py merge={driver}\n")
+    work.upstream.commit("attributes")
+    mine = work.install(ref="main")
+    mine.git("config", "merge.ours.driver", "true")
+    mine.replace("model.py", "line 5\n", "")
+    mine.replace("model.py", "line 15\n", "line fifteen\n")
+    mine.commit("mine", mine__py="x\n")
+    if saved:
+        work.set_up("save-patches")
+    work.release(model__py=("line 5\n", "line V\n"))
+    is_told(work.update(check=False), "conflicts in model.py", "--continue")
+    text = (work.second.folder / "model.py").read_text()
+    assert "<<<<<<< " in text and "line V\n" in text and "line fifteen\n" in text
+    resolve(work)
+
+
 def test_changed_url_is_taken_over(work, run):
     mine = work.install()
     mine.commit("mine", mine__py="x\n")
