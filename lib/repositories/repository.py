@@ -121,6 +121,10 @@ class Repository(Git):
         """Return the tree of a commit."""
         return self.text("rev-parse --verify --quiet", f"{commit}^{{tree}}")
 
+    def changed_files(self, old: str, new: str) -> set[str]:
+        """Return the files that differ between two commits."""
+        return {*self.names("diff-tree -r -z --name-only --no-renames", old, new)}
+
     def branch(self) -> str:
         """Return the branch as a full name, empty where HEAD is detached."""
         return self.ask("symbolic-ref --quiet HEAD")

@@ -26,7 +26,7 @@ def take_snapshot(repository: Repository, reported: bool = False) -> str:
         staged = repository.own_commit(tree, "the index", "HEAD")
         repository.run("add --update -- :/", **index)
         files = join_names(_list_untracked(repository, reported))
-        repository.run("update-index --add -z --stdin", given=files, **index)
+        repository.run("update-index --add --remove -z --stdin", given=files, **index)
         return repository.own_commit(repository.text("write-tree", **index), "the files", staged)
     except (OSError, GitError) as error:
         message = f"{repository.directory}: cannot save your changes"
@@ -48,8 +48,8 @@ def _list_untracked(repository: Repository, reported: bool) -> list[str]:
     return files
 
 
-def keep(repository: Repository, kind: str, commit: str) -> str:
-    """Keep a commit under a ref KIND/TIME, and return the ref."""
-    ref = f"{kind}/{time.strftime('%Y%m%dT%H%M%S')}.{os.getpid()}"
+def keep(repository: Repository, kind: str, commit: str, ref: str = "") -> str:
+    """Keep a commit under a ref, by default a new one KIND/TIME, and return the ref."""
+    ref = ref or f"{kind}/{time.strftime('%Y%m%dT%H%M%S')}.{os.getpid()}"
     repository.run("update-ref", ref, commit)
     return ref

@@ -24,6 +24,7 @@ from lib.repositories.repository import Configured, Progress, Repository
 from lib.repositories.snapshot import keep, take_snapshot
 from lib.script.errors import LongshipError, write_error
 
+_MOST_ROUNDS = 3  # in which an update replays what is saved while it replays
 _UPDATE = "python3 set_up.py update"
 
 
@@ -224,28 +225,43 @@ def _check_submodules(repository: Repository, base: str, commits: list[str]) -> 
 
 def _finish(repository: Repository, progress: Progress) -> None:
     """Exchange the files, with what the user has saved meanwhile; let the submodules follow."""
-    saved = progress.saved
-    while not progress.moving:
-        if not is_as_in(repository, progress):
-            raise_changed(repository)
-        now = take_snapshot(repository, reported=True)
-        if repository.tree_of(now) == repository.tree_of(progress.tree):
-            break
-        edits = repository.own_commit(repository.tree_of(now), "the files", progress.tree)
-        progress.saved, progress.tree = keep(repository, "refs/longship/saved", now), now
-        progress.todo = [["files", edits]]
-        repository.save(progress)
-        replay(repository, progress)
+    if not progress.moving:
+        _replay_later_edits(repository, progress)
     if progress.moving != "submodules":
         move(repository, progress)
         _save_version(repository, progress.target, progress.done["patch"])
         progress.moving = "submodules"
         repository.save(progress)
         if progress.saved:
-            show(f"{repository.name}: your changes are replayed; saved as they were in {saved}")
+            text = f"your changes are replayed; saved as they were in {progress.saved}"
+            show(f"{repository.name}: {text}")
     repository.remove_locks(progress)
     fetch_submodules(repository)
     repository.forget(progress)
+
+
+def _replay_later_edits(repository: Repository, progress: Progress) -> None:
+    """Replay what the user has saved since the snapshot, in files that are to be exchanged."""
+    for rounds in range(_MOST_ROUNDS + 1):
+        if not is_as_in(repository, progress):
+            raise_changed(repository)
+        now = take_snapshot(repository, reported=True)
+        exchanged = repository.changed_files(progress.tree, progress.done["files"])
+        edited = repository.changed_files(progress.tree, now) & exchanged
+        if not edited:
+            return
+        if rounds == _MOST_ROUNDS:
+            raise LongshipError(
+                f"{repository.directory / min(edited)} changes all the time, and an update "
+                "replaces it",
+                f"end the program that writes to it; then {GO_ON}",
+            )
+        edits = repository.own_commit(repository.tree_of(now), "the files", progress.tree)
+        saved = keep(repository, "refs/longship/saved", now, progress.saved)
+        progress.saved, progress.tree = saved, now
+        progress.todo = [["files", edits]]
+        repository.save(progress)
+        replay(repository, progress)
 
 
 def _save_version(repository: Repository, target: str, patched: str) -> None:

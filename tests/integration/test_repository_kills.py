@@ -204,6 +204,36 @@ def test_file_that_is_saved_during_an_update(moment, changed, tmp_path):
     assert "line 25!" in text or "model.py was changed during the update" in done.said
 
 
+# A program prints into a file of the repository, also between any two looks at it.
+PRINT = """
+    ((calls >= 400)) || echo "$calls" | tee -a -- "$CALLS.printed" >>"${FILE%/*}/$NAME"
+"""
+
+
+@pytest.mark.parametrize("name", ["nohup.out", "model.py"])
+def test_update_ends_beside_a_program_that_prints_all_the_time(name, changed, tmp_path):
+    work, mine = changed
+    mine.write("nohup.out", "")
+    done = Gits(work, tmp_path, PRINT).update("* add --update *", NAME=name)
+    assert len(mine.refs("saved")) == 1
+    if name == "nohup.out":  # which the new version does not touch
+        assert done.returncode == 0, done.said
+    else:
+        assert "model.py changes all the time" in done.said and done.returncode == 1, done.said
+        work.update("--continue")
+    printed = (tmp_path / "calls.printed").read_text()
+    assert (mine.folder / name).read_text().endswith(printed)
+    assert "line 25!" in (mine.folder / "model.py").read_text()
+
+
+def test_temporary_file_of_a_program_that_vanishes_meanwhile(changed, tmp_path):
+    work, mine = changed
+    mine.write("checkpoint.tmp", "")
+    gits = Gits(work, tmp_path, 'rm -f -- "${FILE%/*}/checkpoint.tmp"')
+    done = gits.update("* update-index --add *-z --stdin*")
+    assert done.returncode == 0, done.said
+
+
 class Editor(threading.Thread):
     """Saves files at random moments, in place or by a rename, from buffers as editors have them."""
 
