@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # Assets: models and datasets of the Hugging Face Hub, which `hf download` puts into the cache that
-# its libraries use. Each has a record, which is written last: the commit, then the checksums of the
-# files, DIR/COMMIT/FILE, and their number. For the transfer to another machine they are plain files
-# of these names, because not every copy keeps the cache's links, next to the record. assets_begin
-# sets:
+# its libraries use. Each has a record, which is written last: the commit, then the sizes of the
+# files, the checksums, of DIR/COMMIT/FILE, and their number. For the transfer to another machine they
+# are plain files of these names, because not every copy keeps the cache's links, next to the record.
+# assets_begin sets:
 #
 #   hub_cache   directory of the cache, hub; the record of an asset is longship/ASSET.asset in it
 #   hub_shared  paths.shared_dir, if the cache is in it; "" if not
@@ -33,14 +33,30 @@ asset_commit() {
   if [[ -r $1 ]]; then read -r _ REPLY <"$1" || :; fi
 }
 
-# asset_has_files RECORD DIR: whether DIR has all files of the record. Starts no process.
+# asset_has_files RECORD DIR: whether DIR has all files of the record, and unchanged.
 asset_has_files() {
-  local line
   asset_commit "$1"
-  [[ $REPLY =~ ^[0-9a-f]{40}$ ]] || return 1
-  while IFS= read -r line; do
-    [[ $line == '# '* || -e $2/${line#*/} ]] || return 1
-  done <"$1"
+  [[ $REPLY =~ ^[0-9a-f]{40}$ && -d $2/$REPLY && -z $(asset_list_bad "$1" "$2/$REPLY") ]]
+}
+
+# asset_list_bad RECORD FILES: print the files of the record that are not in the directory FILES, or
+# have another size, or, if they are newer than the record, another checksum.
+asset_list_bad() {
+  local -x LC_ALL=C
+  local file newer bad now
+  printf -v now '%(%s)T' -1
+  sed -n 's|^[^#][^/]*/[^/]*/||p' -- "$1" | while IFS= read -r file; do
+    if [[ ! -e $2/$file ]]; then printf '%s\n' "$file"; fi
+  done
+  comm -13 <(cd -- "$2" && find -L . -type f -printf '%s %P\n' | sort) \
+    <(sed -n 's/^# size //p' -- "$1" | sort) | cut -d ' ' -f 2-
+  newer=$(cd -- "$2" && find -L . -type f -newer "$1" -printf '%P\n')
+  if [[ -z $newer ]]; then return; fi
+  bad=$(sed -n 's|^\([0-9a-f]* \{2\}\)[^/]*/[^/]*/|\1|p' -- "$1" |
+    awk 'FNR == NR { newer[$0]; next } substr($0, 67) in newer' <(printf '%s\n' "$newer") - |
+    checksums_check "$2")
+  # unchanged ones are read once, not each time
+  if [[ -z $bad ]]; then touch -c -d "@$now" -- "$1" 2>/dev/null || :; else printf '%s\n' "$bad"; fi
 }
 
 # asset_is_complete ASSET DIR: whether the cache has all of it.
@@ -73,6 +89,7 @@ from huggingface_hub.cli.hf import main
 raise SystemExit(main())'
   if asset_is_complete "$asset" "$3"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
+  asset_remove_bad "$asset" "$cached/snapshots"
   if ! inside "$tools/bin/python" -I -c 'from huggingface_hub.errors import IncompleteSnapshotError' >/dev/null 2>&1; then
     directory_make "${tools%/*}"
     lock_run "$tools" hub_make_tools "$tools"
@@ -87,6 +104,30 @@ raise SystemExit(main())'
   if [[ $commit != "$revision" ]]; then
     note "$revision of $repo is now commit $commit; to keep this version, set: revision = \"$commit\""
   fi
+}
+
+# asset_remove_bad ASSET SNAPSHOTS: remove the damaged files: huggingface_hub takes what exists unread.
+asset_remove_bad() {
+  local file
+  asset_commit "$hub_cache/longship/$1.asset"
+  local -r files=$2/$REPLY
+  if [[ -z $REPLY || ! -d $files ]]; then return; fi
+  while IFS= read -r file; do
+    if [[ ! -e $files/$file ]]; then continue; fi
+    note "$files/$file is damaged; downloading it again"
+    asset_remove_file "$files/$file"
+  done < <(asset_list_bad "$hub_cache/longship/$1.asset" "$files")
+}
+
+# asset_remove_file FILE: remove the file that a link of the cache leads to; one of a group can lead
+# anywhere.
+asset_remove_file() {
+  local top path
+  top=$(readlink -f -- "$hub_cache/hub")
+  path=$(readlink -f -- "$1")
+  if [[ $path == "$top"/* ]] && rm -f -- "$path"; then return; fi
+  fail "cannot remove the damaged file $1" \
+    'remove it, or ask its owner to; then run the command again'
 }
 
 # hub_make_tools DIR: create the venv for huggingface_hub; an incomplete one is removed.
@@ -105,7 +146,7 @@ hub_make_tools() {
 
 # asset_record RECORD FILES NAME REPO: write the record of the files, with NAME as their directory.
 asset_record() {
-  local sums=
+  local sums='' sizes
   if [[ -d $2 ]]; then # hf makes none for no file
     sums=$(cd -- "$2" && find -L . -type f -printf '%P\0' |
       xargs -0 -r -n 1 -P "$(nproc)" sha256sum -- | sed "s|  |  $3/|" | LC_ALL=C sort -k 2) ||
@@ -116,7 +157,23 @@ asset_record() {
   # sha256sum escapes names with a newline or a backslash
   [[ $'\n'$sums != *$'\n\\'* ]] || fail "$4 has a file name with a newline or a backslash" \
     'add it to exclude in [[assets]] of configuration.toml'
-  file_write "$1" "# ${3#*/}"$'\n'"$sums"$'\n'"# $(wc -l <<<"$sums") files in all"$'\n'
+  asset_check_blobs "$2" "$sums"
+  sizes=$(cd -- "$2" && find -L . -type f -printf '# size %s %P\n' | LC_ALL=C sort -k 4)
+  file_write "$1" "# ${3#*/}"$'\n'"$sizes"$'\n'"$sums"$'\n'"# $(wc -l <<<"$sums") files in all"$'\n'
+}
+
+# asset_check_blobs FILES SUMS: fail if a large file, which the cache names after its SHA-256, has
+# another one: of an earlier download, which huggingface_hub takes unread.
+asset_check_blobs() {
+  local -x LC_ALL=C
+  local file bad=''
+  while IFS= read -r file; do
+    bad=${file#*  }
+    asset_remove_file "$1/$bad"
+  done < <(find "$1" -type l -printf '%l  %P\n' | sed -n 's|^.*/\([0-9a-f]\{64\}  .*\)|\1|p' | sort |
+    comm -23 - <(printf '%s\n' "$2" | sed 's|  [^/]*/[^/]*/|  |' | sort))
+  [[ -z $bad ]] || fail "$1/$bad is damaged, and was removed" \
+    'run the command again, which downloads it again'
 }
 
 # asset_set_ref ASSET DIR NAME: make a branch, such as main, point to its commit. main is the
@@ -178,7 +235,8 @@ asset_import() {
   fi
   step "$number" "Checking $repo and copying it into the cache"
   checksums_verify "$record" "$copies" "$again"
-  asset_has_files "$record" "$copies/$directory" || fail "$record is damaged" "$again"
+  asset_commit "$record"
+  [[ $REPLY =~ ^[0-9a-f]{40}$ ]] || fail "$record is damaged" "$again"
   hub_make
   directory_make "$hub_cache/hub/$directory/snapshots"
   lock_run "$hub_cache/longship/$directory" asset_install_files "$record" "$copies/$directory" \

@@ -114,6 +114,25 @@ def test_metric_of_another_user_is_used(run, tmp_path):
     assert list(tmp_path.glob("modules/evaluate_modules/metrics/*/*/accuracy.py"))
 
 
+def test_damaged_file_is_removed_from_the_cache_alone(run, tmp_path):
+    """Another member of the group can write links and records."""
+    cache, commit = tmp_path / "cache", "a" * 40
+    files = cache / f"hub/models--lab--a/snapshots/{commit}"
+    files.mkdir(parents=True)
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (files / "link").symlink_to(mine)
+    (cache / "longship").mkdir()
+    for name in ("link", "../../../../../mine"):
+        text = f"# {commit}\n# size 1 {name}\n{'0' * 64}  models--lab--a/{commit}/{name}\n"
+        (cache / "longship/record.asset").write_text(text)
+        words = ("asset_remove_bad", "record", files.parent)
+        lines = [call("assets_begin", cache), call(*words)]
+        done = run(["bash", "-c", render("a test", lines)], check=False)
+        assert "error: cannot remove the damaged file" in done.stderr, done.stderr
+        assert mine.read_text() == "mine"
+
+
 def test_download_uses_the_cache_of_the_machine_at_hand(repository):
     text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
     repository.write("configuration.toml", text)

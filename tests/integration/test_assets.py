@@ -182,6 +182,44 @@ def test_deleted_file_is_fetched_again(make, hub):
     assert content(find(clone, "lab/tiny")) == FILES
 
 
+def spoil(file, kind):
+    """Damage a file in its place, as a full disk, a purge or a program can."""
+    file, times = Path(os.path.realpath(file)), file.stat()
+    file.write_bytes({"cut short": LARGE[:-1], "empty": b"", "changed": LARGE[::-1]}[kind])
+    if kind != "changed":  # as a copy that keeps the times
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("kind", ["cut short", "empty", "changed"])
+def test_damaged_file_is_fetched_again(kind, make, hub):
+    clone = make(asset())
+    clone.set_up("install")
+    folder = Path(find(clone, "lab/tiny"))
+    for path in folder.rglob("*.*"):
+        os.utime(path)  # as against a purge: newer than the record, and unchanged
+    spoil(folder / "a folder/model.bin", kind)
+    hub.asked.clear()
+    done = clone.set_up("install")
+    assert hub.sent() == ["a folder/model.bin"]
+    assert "a folder/model.bin is damaged; downloading it again" in done.stderr
+    assert content(find(clone, "lab/tiny")) == FILES
+    assert "is already downloaded" in clone.set_up("install").stderr
+    assert hub.sent() == ["a folder/model.bin"]
+
+
+def test_file_that_was_damaged_before_is_not_recorded(make, hub):
+    """Another revision has the same file, which huggingface_hub takes unread."""
+    clone = make(asset())
+    clone.set_up("install")
+    spoil(Path(find(clone, "lab/tiny"), "a folder/model.bin"), "changed")
+    commit = hub.repos["lab/tiny"].commit({**FILES, "README.md": b"new"}, "new")
+    clone.configure((clone.root / "configuration.toml").read_text() + f'revision = "{commit}"\n')
+    is_told(clone.set_up("install", check=False), "a folder/model.bin is damaged", "again")
+    clone.set_up("install")
+    folder = find(clone, "lab/tiny", ("revision", commit))
+    assert content(folder) == {**FILES, "README.md": b"new"}
+
+
 @pytest.mark.parametrize(
     ("text", "env", "message", "hint"),
     [
@@ -335,6 +373,28 @@ def test_what_was_downloaded_is_found_without_a_network(carried, hub, airgapped)
     assert content(find(carried, "lab/tiny", wrap=airgapped)) == FILES
     run_lines(carried, asset_offline_lines, airgapped)
     assert hub.asked == []
+
+
+@pytest.mark.parametrize("kind", ["cut short", slow("empty"), "changed"])
+def test_download_renews_a_damaged_copy(kind, make):
+    clone = make(asset())
+    run_lines(clone, asset_download_lines)
+    (file,) = clone.scratch.glob("offline/assets/models--lab--tiny/*/a folder/model.bin")
+    spoil(file, kind)  # and with it the cache: it is a hard link
+    run_lines(clone, asset_download_lines)
+    assert file.read_bytes() == LARGE
+    assert "is already downloaded" in run_lines(clone, asset_download_lines).stderr
+
+
+@pytest.mark.parametrize("kind", ["cut short", slow("empty"), "changed"])
+def test_file_that_is_damaged_in_the_cache_is_copied_again(kind, carried, hub):
+    run_lines(carried, asset_offline_lines)
+    file = Path(find(carried, "lab/tiny"), "a folder/model.bin")
+    shutil.copy2(file, carried.scratch / "of its own")
+    os.replace(carried.scratch / "of its own", file)
+    spoil(file, kind)
+    run_lines(carried, asset_offline_lines)
+    assert content(find(carried, "lab/tiny")) == FILES
 
 
 def damage(carried, kind):
