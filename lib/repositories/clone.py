@@ -197,17 +197,20 @@ def _begin(repository: Repository) -> None:
 
 
 def _make_bundle(repository: Repository, file: Path, refs: str) -> None:
-    """Make a bundle, complete or not there; one that holds the same is left as it is."""
-    state = hashlib.sha256(repository.run("show-ref --head")).hexdigest().encode()
+    """Make a bundle, complete or not there; one that holds the same and is unchanged is kept."""
+    refs_there = hashlib.sha256(repository.run("show-ref --head")).hexdigest()
     state_file, partial = (file.with_name(f"{file.name}.{each}") for each in ("state", "partial"))
-    if file.exists() and state_file.exists() and state_file.read_bytes() == state:
-        return
+    if file.exists() and state_file.exists():
+        made, written = file.stat(), state_file.stat()
+        state = f"{refs_there} {made.st_size}"
+        if made.st_mtime_ns <= written.st_mtime_ns and state_file.read_text() == state:
+            return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.with_name(f"{partial.name}.lock").unlink(missing_ok=True)  # of a killed git
         repository.run("bundle create --quiet", partial, *refs.split())
         partial.replace(file)
-        state_file.write_bytes(state)
+        state_file.write_text(f"{refs_there} {file.stat().st_size}")
     except (OSError, GitError) as error:
         show(str(error))
         partial.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """[[repositories]]: names, layers, and what git would misread."""
 
+import os
 import re
 import subprocess
 import sys
@@ -233,6 +234,25 @@ def test_mirror_is_read_where_git_trusts_no_bare_repository(tmp_path, run, monke
     (tmp_path / "config").write_text("[safe]\nbareRepository = explicit\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     assert Git(tmp_path / "mirror.git").text("rev-parse --is-bare-repository") == "true"
+
+
+@pytest.mark.parametrize("kind", ["cut short", "changed"])
+def test_damaged_bundle_is_made_again(kind, tmp_path, clean_environment, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    upstream = make_upstream(tmp_path / "group", clean_environment)
+    bundle, mirrors = tmp_path / "bundles/group.bundle", tmp_path / "mirrors"
+    mirrors.mkdir()
+    where = (tmp_path, None, "group", str(upstream.folder), "", "", Path("/patches"))
+    clone.download(Configured(*where), bundle.parent, mirrors)
+    data, times = bundle.read_bytes(), bundle.stat()
+    bundle.write_bytes(data[:-1] if kind == "cut short" else data[:-1] + b"x")
+    if kind == "cut short":  # as a copy that keeps the times
+        os.utime(bundle, ns=(times.st_atime_ns, times.st_mtime_ns))
+    clone.download(Configured(*where), bundle.parent, mirrors)
+    assert bundle.read_bytes() == data
+    made = bundle.stat().st_ino
+    clone.download(Configured(*where), bundle.parent, mirrors)
+    assert bundle.stat().st_ino == made
 
 
 def test_download_goes_on_after_a_git_that_was_killed(tmp_path, clean_environment, monkeypatch):
