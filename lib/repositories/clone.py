@@ -202,15 +202,15 @@ def _make_bundle(repository: Repository, file: Path, refs: str) -> None:
     state_file, partial = (file.with_name(f"{file.name}.{each}") for each in ("state", "partial"))
     if file.exists() and state_file.exists():
         made, written = file.stat(), state_file.stat()
-        state = f"{refs_there} {made.st_size}"
-        if made.st_mtime_ns <= written.st_mtime_ns and state_file.read_text() == state:
+        state = f"{refs_there} {made.st_size}".encode()
+        if made.st_mtime_ns <= written.st_mtime_ns and state_file.read_bytes() == state:
             return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.with_name(f"{partial.name}.lock").unlink(missing_ok=True)  # of a killed git
         repository.run("bundle create --quiet", partial, *refs.split())
         partial.replace(file)
-        state_file.write_text(f"{refs_there} {file.stat().st_size}")
+        state_file.write_bytes(f"{refs_there} {file.stat().st_size}".encode())
     except (OSError, GitError) as error:
         show(str(error))
         partial.unlink(missing_ok=True)
