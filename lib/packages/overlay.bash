@@ -14,7 +14,6 @@
 #   active, work, image_record      the link, the directory of the build, the record of the image:
 #                                   overlay_begin
 #   compression, processors         of mksquashfs: overlay_begin; packing, more of its options
-#   bytecode                        directory of what earlier builds have compiled: overlay_begin
 #   packer                          its command: overlay_find_packer
 #   image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
 #   version                         file of the new version: overlay_name_version
@@ -28,7 +27,7 @@
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
-declare -g overlay_format=6 # what is built changes with it, from the same inputs
+declare -g overlay_format=7 # what is built changes with it, from the same inputs
 
 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 declare -g overlay_time=315532800
@@ -51,17 +50,16 @@ overlay_check_arch() {
       "build it on a compute node: ${1:-python3 build_overlay.py in a job}"
 }
 
-# overlay_begin ACTIVE WORKS IMAGE_RECORD COMPRESSION PROCESSORS MEMORY BYTECODE: make an empty
-# directory to pack. The lock is held: its owner removes the directory at the end. WORKS is the path
-# of such directories without the user ID: in /tmp, another user could not write to it. BYTECODE is
-# the directory of what earlier builds have compiled.
+# overlay_begin ACTIVE WORKS IMAGE_RECORD COMPRESSION PROCESSORS MEMORY: make an empty directory to
+# pack. The lock is held: its owner removes the directory at the end. WORKS is the path of such
+# directories without the user ID: in /tmp, another user could not write to it.
 overlay_begin() {
   local name=${1##*/}
   overlay_active=$1 overlay_work=$2.$UID/${name%.sqsh} overlay_image_record=$3 \
-    overlay_compression=$4 overlay_processors=$5 overlay_packing=() overlay_bytecode=$7
+    overlay_compression=$4 overlay_processors=$5 overlay_packing=()
   if [[ $5 != 0 ]]; then overlay_packing+=(-processors "$5"); fi
   if [[ -n $6 ]]; then overlay_packing+=(-mem "$6"); fi
-  directory_make "${overlay_work%/*}" "$overlay_bytecode"
+  directory_make "${overlay_work%/*}"
   is_own "${overlay_work%/*}" || # in /tmp everybody can create a directory of this name
     fail "other users own the build directory, or can write to it: ${overlay_work%/*}" \
       "run: rm -r $(printf %q "${overlay_work%/*}"); or set packages.work_dir in configuration.toml to another directory"
@@ -87,6 +85,7 @@ overlay_build() {
   inputs=$(overlay_inputs)
   if [[ -z $1 ]] && overlay_is_built "$inputs"; then
     note "the overlay is up to date: $overlay_active"
+    overlay_mend_unpacked "$(readlink -f -- "$overlay_active")"
     return
   fi
   lockfile_check ''
@@ -108,6 +107,7 @@ overlay_build() {
     note "an overlay with these versions exists: $overlay_version"
     overlay_add_base "$overlay_version.json"
   fi
+  overlay_mend_unpacked "$overlay_version"
   store_link "$overlay_active" "$overlay_version"
   record_value "$overlay_version.json" sha256
   printf 'active: %s (%s)\n' "$overlay_active" "$REPLY" >&2
@@ -196,25 +196,26 @@ overlay_install() {
   venv_check_packages "$overlay_prefix"
 }
 
-# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the
-# files.
+# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest.
 overlay_freeze() {
   local -r manifest=$overlay_tree/longship-overlay.json
   local -a packages=("$overlay_tree"/lib/python*/site-packages)
-  local pins
+  local pins time=$overlay_time
   step "4/$overlay_steps" 'Byte-compiling the packages'
-  # A compiled file contains the time of its source: here that of the packed file. By time and not
-  # by hash, so that a file that is bound over one of these (container.patched_files) is noticed.
+  # A compiled file contains the time of its source: that of the packed file, which a mount shows.
+  # The files themselves are links to those of uv's cache, and keep theirs. So a file that is bound
+  # over one of these (container.patched_files) is noticed. What is unpacked gets another time.
+  if [[ -z $overlay_method ]]; then time=any; fi
   rm -f -- "$overlay_tree/.lock" # of uv
   overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
-  find "$overlay_tree" -exec touch -h -m -d "@$overlay_time" {} +
-  venv_compile "$overlay_prefix" "$overlay_processors" "$overlay_bytecode"
+  venv_compile "$overlay_prefix" "$overlay_processors" "$time"
   overlay_run_hooks "${packages[0]}" ${overlay_after_compile[@]+"${overlay_after_compile[@]}"}
   # without hashes: online they are those of all files of a version, offline of the one used
   pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$overlay_work/pins.txt" | strip_passwords | LC_ALL=C sort)
   record_write "$manifest" format "$overlay_format" image "$overlay_image_id" \
     python "$overlay_python" architecture "$arch" \
     uv "$1" requirements "$(requirements_print)" lock "$pins"
+  if [[ -z $overlay_method ]]; then venv_list_files "$overlay_tree"; fi
   if [[ $base == host ]]; then shared_open "$overlay_tree"; fi
 }
 

@@ -85,7 +85,6 @@ def overlay_build_lines(
                 packages.compression,
                 str(packages.processors),
                 settings.configuration.packages.memory,
-                paths.cache / "bytecode",
             ),
         ),
         *_hook_lines(),

@@ -5,6 +5,8 @@
 
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/overlay.bash"
+# shellcheck source=lib/packages/overlay_prune.bash
+source "${BASH_SOURCE[0]%/*}/overlay_prune.bash"
 
 # overlay_write_record IMAGE INPUTS DATE CHECKSUM [NAME VALUE]...: write the record that launches and
 # lists read; its requirements are in one line, without comments.
@@ -54,4 +56,17 @@ overlay_is_whole() {
   if image_matches_record "$1"; then return; fi
   note "$1 has changed since it was built: $REPLY"
   return 1
+}
+
+# overlay_mend_unpacked FILE: unpack it again if a file of the directory that it is unpacked to has
+# disappeared, or has another size.
+overlay_mend_unpacked() {
+  overlay_unpacked_directory "$1"
+  local -r directory=$REPLY
+  if [[ ! -e $directory ]]; then return; fi
+  venv_find_lost "$directory"
+  if [[ -z $REPLY ]]; then return; fi
+  note "the unpacked overlay $directory lacks $REPLY: unpacking it again"
+  lock_run "$directory" overlay_delete_unpacked "$directory"
+  overlay_unpack "$1"
 }

@@ -98,6 +98,12 @@ venv_files() {
   (cd -- "$1" && find bin lib pyvenv.cfg ! -type d ! -name '*.pyc' -printf '%s %p\n' | LC_ALL=C sort)
 }
 
+# venv_list_files VENV: write this list, which venv_find_lost reads.
+venv_list_files() {
+  { venv_files "$1" && echo complete; } >"$1/longship-files" ||
+    fail_writing "$1" "cannot list the files of $1" 'see the line above'
+}
+
 # venv_find_lost VENV: set REPLY to the first file that has disappeared, or has another size, since
 # it was built; "" for none.
 venv_find_lost() {
@@ -195,8 +201,8 @@ venv_run_scripts() {
   done
 }
 
-# venv_compile DIR PROCESSORS KEPT: byte-compile once, instead of in each rank of the first job; show
-# progress on a terminal. KEPT is the directory with the bytecode of earlier builds; '' for none.
+# venv_compile DIR PROCESSORS TIME: byte-compile once, instead of in each rank of the first job; show
+# progress on a terminal. TIME is that of the sources, see inside/compile_packages.py.
 venv_compile() {
   local -i count=0
   while read -r; do
@@ -211,9 +217,8 @@ venv_compile() {
 
 # venv_activate INPUTS: mark the new venv as complete, and move the link to it.
 venv_activate() {
-  { venv_files "$venv_new" >"$venv_new/longship-files" &&
-    echo complete >>"$venv_new/longship-files" &&
-    printf '%s\n' "$1" >"$venv_new/longship-inputs" &&
+  venv_list_files "$venv_new"
+  { printf '%s\n' "$1" >"$venv_new/longship-inputs" &&
     printf '%s\n' "${venv_overlay:-$base}" >"$venv_new/longship-base.partial"; } ||
     fail_writing "$venv_new" "cannot complete the venv $venv_new" 'see the line above'
   # the last file: with it the venv is complete
@@ -254,9 +259,24 @@ installer_choose() {
   fi
 }
 
-# installer_run VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's
-# requirement.
+# installer_run VENV TORCH OPTION...: install packages. uv takes the files of its cache as they are,
+# so a package with damaged ones is installed again without it.
 installer_run() {
+  local names name
+  local -a again=(--no-cache)
+  installer_start "$@"
+  if [[ $venv_installer != uv ]]; then return; fi
+  names=$(inside "$1/bin/python" "$longship_library/packages/inside" layer_venv.print_damaged) ||
+    fail "cannot check the files of the packages in $1" "read Python's output above"
+  if [[ -z $names ]]; then return; fi
+  while IFS= read -r name; do again+=(--reinstall-package "$name"); done <<<"$names"
+  note "uv's cache is damaged: installing again without it: ${names//$'\n'/, }"
+  installer_start "$@" "${again[@]}"
+}
+
+# installer_start VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's
+# requirement.
+installer_start() {
   local directory=''
   if ((${#requirements_sources[@]})); then directory=$repositories_directory; fi
   inside "$1/bin/python" "$longship_library/packages/inside" install_packages.install \

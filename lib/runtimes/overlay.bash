@@ -116,6 +116,9 @@ overlay_unpack_to() {
     printf '%s\n' "$output" | tail -n 5 >&2
     fail_writing "${2%/*}" "cannot unpack $1" "read unsquashfs's output above"
   }
+  # a site that deletes old files would begin with these; without this list they were compiled for
+  # the time that they have
+  if [[ -e $2.partial/longship-files ]]; then find "$2.partial" -exec touch -h -- {} +; fi
   mv -T -- "$2.partial" "$2"
 }
 

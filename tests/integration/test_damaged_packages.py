@@ -66,6 +66,56 @@ def test_damaged_overlay_is_built_again(damage, fresh):
     assert "up to date" in fresh.overlay().stderr
 
 
+def files_of(folder):
+    return {path: path.lstat() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("overlay", [True, slow(False)])
+def test_damaged_cache_of_uv_is_not_installed_and_not_changed(overlay, request):
+    """A file that is changed, and one that is gone, as sites delete old files one by one."""
+    clone = request.getfixturevalue("fresh" if overlay else "on_host")
+    if overlay:
+        build, force = clone.overlay, ("--force",)
+    else:
+        clone.change('overlay = "myenv"\n', "")
+        build, force = clone.set_up, ("install", "--force")
+    env = clone.find
+    build(*force, env=env)
+    cache = clone.scratch / "cache/uv"
+    assert min(each.st_mtime for each in files_of(cache).values()) > time.time() - 3600
+    flip(next(cache.rglob("longship_tiny.py")))
+    done = build(*force, env=env)
+    assert "uv's cache is damaged: installing again without it: longship_tiny\n" in done.stderr
+    assert clone.container_run("longship_tiny").stdout == "1.0\n"
+    next(cache.rglob("longship_tiny.py")).unlink()
+    done = build(*force, env=env)
+    assert "uv's cache is damaged" in done.stderr
+    assert clone.container_run("longship_tiny").stdout == "1.0\n"
+
+
+@pytest.mark.parametrize("force", [False, slow(True)])
+@pytest.mark.parametrize("damage", mostly_slow(["gone", "shorter", "list"], "gone"))
+def test_damaged_unpacked_overlay_is_unpacked_again(damage, force, on_host):
+    on_host.overlay()
+    (unpacked,) = on_host.folder.glob("unpacked/*")
+    module = next(unpacked.rglob("longship_tiny.py"))
+    if damage == "shorter":
+        os.truncate(module, 1)
+    else:
+        (module if damage == "gone" else unpacked / "longship-files").unlink()
+    lost = "its list of files" if damage == "list" else module.relative_to(unpacked)
+    done = on_host.overlay(*["--force"] * force)
+    assert f"the unpacked overlay {unpacked} lacks {lost}: unpacking it again" in done.stderr
+    assert on_host.container_run("longship_tiny").stdout == "1.0\n"
+    assert on_host.left() == []
+    # a site that deletes old files does not begin with these
+    assert min(each.st_mtime for each in files_of(unpacked).values()) > time.time() - 3600
+    # and their bytecode is used
+    done = on_host.container_run("python", "-v", "-c", "import longship_tiny")
+    assert re.search(r"longship_tiny\.\S+\.pyc matches", done.stderr)
+    assert "lacks" not in on_host.overlay().stderr
+
+
 def test_image_from_the_future_has_an_overlay(fresh, base_image, tmp_path):
     copy = tmp_path / "later.sif"
     shutil.copy(base_image, copy)

@@ -143,7 +143,7 @@ def freeze(run, clean_environment, tmp_path):
             f"requirements_begin '' '' '' -r {tmp_path}/requirements.txt",
             f"longship_library={quote(str(ROOT))}/lib",
             f"overlay_work={tmp_path} overlay_tree={tree} overlay_prefix={tree}",
-            "overlay_processors=2 overlay_bytecode=",
+            "overlay_processors=2 overlay_method=bind",
             "overlay_image_id='sha256:1\"' overlay_python=3.12.1 arch=amd64 base=/an/image",
             "overlay_steps=5",
             "overlay_freeze 'uv 1'",
@@ -169,7 +169,7 @@ def test_frozen_packages_say_what_they_are_and_not_when_they_were_made(freeze, t
     packages = freeze()
     manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
     assert manifest == {
-        "format": "6",
+        "format": "7",
         "image": 'sha256:1"',
         "python": "3.12.1",
         "architecture": "amd64",
@@ -180,7 +180,8 @@ def test_frozen_packages_say_what_they_are_and_not_when_they_were_made(freeze, t
     # compiled for the time that the source has once it is packed
     (compiled,) = packages.rglob("*.pyc")
     assert int.from_bytes(compiled.read_bytes()[8:12], "little") == FROZEN_AT
-    assert (packages / "__init__.py").stat().st_mtime == FROZEN_AT
+    # the source is a link to uv's cache, which keeps its time
+    assert (packages / "__init__.py").stat().st_mtime > FROZEN_AT
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ NAME = "longship_module_index"  # of the copy, the index and the .pth file
 # the tables; the offset of that. Later versions of marshal write bytes that depend on how often an
 # object is referred to.
 MARSHAL = 2
+NOT_COMPARED = b"\1\0\0\0"  # flags of bytecode with a checksum of its source, which is not compared
 LOADERS = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
     (SourceFileLoader, SOURCE_SUFFIXES),
@@ -44,11 +45,11 @@ class IndexedLoader(SourceFileLoader):
     compiled = ("", 0, 0)  # path, offset and size of this one
 
     def path_stats(self, path):
-        """Return time and size of a file; the compiled file contains those of the source."""
-        header = self.get_data(self.compiled[0])[8:16] if path == self.path else b""
-        if not header:
+        """Return time and size of a file; the compiled file can contain those of the source."""
+        header = self.get_data(self.compiled[0])[4:16] if path == self.path else b""
+        if not header or any(header[:4]):
             return super().path_stats(path)
-        mtime, size = (int.from_bytes(each, "little") for each in (header[:4], header[4:]))
+        mtime, size = (int.from_bytes(each, "little") for each in (header[4:8], header[8:]))
         return {"mtime": float(mtime), "size": size}
 
     def get_data(self, path):
@@ -178,13 +179,12 @@ def write_compiled(packages, directory, index, tables):
 
 
 def copy_compiled(path, directory, index):
-    """Copy a compiled file; return path, offset and size, empty if it has no time of its source."""
+    """Copy a compiled file; return path, offset and size, empty if there is none."""
     try:
         with open(path, "rb") as file:
             content = file.read()
     except OSError:  # a template that is not Python
         return "", 0, 0
-    if any(content[4:8]):
-        return "", 0, 0
-    index.write(content)
+    # nothing can change the source, see can_change: Python need not compare it
+    index.write(content[:4] + (NOT_COMPARED if any(content[4:8]) else content[4:8]) + content[8:])
     return os.path.relpath(path, directory), index.tell() - len(content), len(content)

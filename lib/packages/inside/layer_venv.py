@@ -4,12 +4,16 @@ A program of an overlay, such as torchrun, starts its workers with its own Pytho
 see what the venv has. So the venv has a program of the same name that starts it with the venv's.
 """
 
+import base64
+import csv
 import glob
+import hashlib
 import importlib.metadata
 import os
 import re
 import shlex
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from resolve_packages import requirement_lines
 
@@ -49,6 +53,28 @@ def check(image, *requirements):
         sys.exit(3)
 
 
+def print_damaged():
+    """Print the names of this venv's packages of which a file is not as its wheel lists it."""
+    listed = {}  # by path: checksums and packages of all that have such a file
+    packages = os.path.join(sys.prefix, "lib", VERSION, "site-packages")
+    damaged = set()
+    for record in glob.glob(f"{glob.escape(packages)}/*.dist-info/RECORD"):
+        name = os.path.basename(os.path.dirname(record)).partition("-")[0]
+        with open(record, newline="", encoding="utf-8", errors="replace") as file:
+            rows = dict(row[:2] for row in csv.reader(file) if len(row) > 1)
+        if os.path.relpath(record, packages) not in rows:  # it has been emptied
+            damaged.add(name)
+        for path, checksum in rows.items():
+            if checksum.startswith("sha256="):
+                path = os.path.normpath(os.path.join(packages, path))
+                listed.setdefault(path, {})[checksum.rstrip("=")] = name
+    with ThreadPoolExecutor() as pool:
+        for expected, found in zip(listed.values(), pool.map(_checksum, listed)):
+            if found not in expected:
+                damaged.update(expected.values())
+    print(*sorted(damaged), sep="\n", end="")
+
+
 def layer(overlay):
     """Let the venv of this Python see the packages of the overlay, and have its programs."""
     # such files are read in the order of their names: those of the image come last
@@ -65,6 +91,18 @@ def layer(overlay):
             with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             os.chmod(own, 0o755)
+
+
+def _checksum(path):
+    """Return the checksum of a file as a RECORD has it; "" if it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+    except OSError:
+        return ""
+    return f"sha256={base64.urlsafe_b64encode(digest.digest()).decode().rstrip('=')}"
 
 
 def _found():
