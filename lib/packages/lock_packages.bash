@@ -157,6 +157,7 @@ lockfile_update() {
   fi
   inside python3 "$longship_library/packages/inside" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
   mv -f -- "$lockfile_group.partial" "$lockfile_group"
+  lockfile_warn "$lockfile_work/pins.txt"
   note "the locked versions are in $lockfile_group; commit this file"
   lockfile_discard
 }
@@ -173,9 +174,20 @@ lockfile_print_shared() {
   sed '/^--find-links file:/d' -- "$1" | strip_passwords
 }
 
+# lockfile_warn FILE: name the addresses of resolved versions that contain a password.
+lockfile_warn() {
+  local addresses
+  addresses=$(LC_ALL=C comm -13 <(LC_ALL=C sort "$1") <(strip_passwords <"$1" | LC_ALL=C sort))
+  if [[ -z $addresses ]]; then return; fi
+  # shellcheck disable=SC2016 # the name of a variable
+  note "the lock file does not contain the login of ${addresses//$'\n'/, }: in the requirements, write \
+its password as "'${VARIABLE}, in capital letters, or put it into ~/.netrc'
+}
+
 # packages_resolve DIR UV PYTHON...: resolve the versions for the target that DIR/target describes,
 # and write DIR/pins.txt; PYTHON... is a command.
 packages_resolve() {
+  requirements_check_variables
   "${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \
     "$arch" "$gpu" "$requirements_torch" "$repositories_directory" "$1/pins.txt" pip \
     ${requirements[@]+"${requirements[@]}"} ${requirements_sources[@]+"${requirements_sources[@]}"} >&2 ||

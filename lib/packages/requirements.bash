@@ -103,6 +103,20 @@ requirements_check_file() {
   done <<<"$lines"
 }
 
+# requirements_check_variables: fail if a file names a variable that is not set, as in
+# https://me:${TOKEN}@host: pip and uv would say that there is no such package.
+requirements_check_variables() {
+  local word name
+  if [[ -n $requirements_wheelhouse ]]; then return; fi
+  for word in ${requirements[@]+"${requirements[@]}"} ${requirements_above[@]+"${requirements_above[@]}"}; do
+    if [[ $word == -r ]]; then continue; fi
+    while IFS= read -r name; do
+      [[ -n ${!name-} ]] || fail "the variable $name of $word is not set" "run: export $name=VALUE"
+    done < <(requirements_print_file "$word" | sed -E 's/(^|[[:space:]])#.*//' |
+      grep -oE '\$\{[A-Z_][A-Z0-9_]*\}' | tr -d '${}')
+  done
+}
+
 # requirements_print_file FILE [DEPTH]: print its lines, and those of the files that it includes.
 requirements_print_file() {
   local line
@@ -127,9 +141,11 @@ requirements_print() {
   done | strip_passwords
 }
 
-# strip_passwords: copy text, without the credentials in URLs.
+# strip_passwords: copy text, without the credentials in URLs. The name of a variable, as in
+# https://me:${TOKEN}@host, is none: pip and uv put its value there.
 strip_passwords() {
-  sed -E 's#(://)[^/[:space:]]+@#\1#g'
+  sed -E -e 's#://(([^/[:space:]:@]+:)?\$\{[A-Z0-9_]+\}@)#:\x01\1#g' \
+    -e 's#(://)[^/[:space:]]+@#\1#g' -e 's#:\x01#://#g'
 }
 
 # requirements_sums WORD...: print the checksum of each requirements file, and any other word

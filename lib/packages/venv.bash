@@ -132,7 +132,8 @@ venv_create() {
 }
 
 # venv_check_packages DIR: fail if it does not see a package of the image or of the requirements, to
-# whatever place the installer has put it.
+# whatever place the installer has put it, or if one is from another source than its repository
+# names.
 venv_check_packages() {
   local output word present= # not `image`: that is the runtime's, in `inside`
   local -i code=0
@@ -145,12 +146,15 @@ venv_check_packages() {
   for word in ${requirements[@]+"${requirements[@]}"} ${requirements_above[@]+"${requirements_above[@]}"}; do
     if [[ $word != -r ]]; then files+=("$word"); fi
   done
+  for word in ${requirements_source_names[@]+"${requirements_source_names[@]}"}; do
+    files+=("$repositories_directory/$word")
+  done
   output=$(inside "$1/bin/python" "$functions" layer_venv.check "$present" ${files[@]+"${files[@]}"}) || code=$?
   if ((code == 3)); then
     fail "the new environment lacks ${output%%$'\n'*}; the active one is unchanged" \
       "look for an option that redirects an installation: python3 container_run.py python3 -m pip config list"
   fi
-  ((code == 0)) || fail "cannot list the packages of the new environment $1" "$look"
+  ((code == 0)) || fail "cannot use the new environment $1; the active one is unchanged" "$look"
 }
 
 # venv_install_packages TORCH: install the packages of the lock file, or the newest versions. TORCH is
@@ -278,6 +282,7 @@ installer_run() {
 # requirement.
 installer_start() {
   local directory=''
+  requirements_check_variables
   if ((${#requirements_sources[@]})); then directory=$repositories_directory; fi
   inside "$1/bin/python" "$longship_library/packages/inside" install_packages.install \
     "$requirements_wheelhouse" \

@@ -122,6 +122,7 @@ wheelhouse_resolve() {
     install_packages.print_variables "$@")
   if [[ -n $lockfile ]]; then
     note "using the locked versions of $lockfile"
+    requirements_check_variables
     sed '/^#/d' "$lockfile" >"$wheelhouse_unfinished/pins.txt"
   else
     packages_resolve "$wheelhouse_unfinished" "$wheelhouse_fetcher/bin/uv" "$wheelhouse_fetcher/bin/python"

@@ -1,17 +1,24 @@
 """set_up.py install: complete or not there, whatever happens while it works."""
 
+import base64
 import contextlib
+import functools
+import http.server
 import os
 import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 import zipfile
 
 import pytest
 from support import processes
 from support.environments import SECRET, write_wheel
+from support.git import make_upstream
+from support.lab import is_told
+from support.packages import HATCHLING
 from support.repository import toml
 
 SECONDS = 300  # what a test waits for at most
@@ -462,6 +469,81 @@ def test_pytorch_of_the_image_stays(make_clone, find, wheels, tmp_path):
     show = "import needs_torch, torch; print(torch.VERSION, needs_torch.VERSION)"
     assert clone.container_run("python", "-c", show).stdout == "2.1+image 1.0\n"
     assert clone.container_run("sh", "-c", "command -v pip").stdout.startswith(str(clone.scratch))
+
+
+class PrivateIndex(http.server.SimpleHTTPRequestHandler):
+    """Shows a directory of packages to those who log in."""
+
+    def send_head(self):
+        login = base64.b64encode(f"me:{SECRET}".encode()).decode()
+        if self.headers.get("Authorization") == f"Basic {login}":
+            return super().send_head()
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Basic")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return None
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def private_index(tmp_path):
+    """Give host and port of an index with a login, which has longship_private."""
+    folder = tmp_path / "index/simple/longship-private"
+    folder.mkdir(parents=True)
+    write_wheel(folder, "longship_private", "1.0")
+    handler = functools.partial(PrivateIndex, directory=str(tmp_path / "index"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_login_of_an_index_is_kept_as_the_name_of_its_variable(clone, wheels, private_index):
+    login, index = "me:${INDEX_TOKEN}@", f"{private_index}/simple"
+    requirements = clone.root / "requirements/tiny.txt"
+    requirements.write_text(f"--index-url http://{login}{index}\nlongship_private\n")
+    env = {"PIP_FIND_LINKS": str(wheels), "INDEX_TOKEN": SECRET}
+    assert "the login of" not in clone.set_up("update", env=env).stderr
+    (lock,) = clone.root.glob("requirements/*.lock")
+    assert f"--index-url http://{login}{index}\n" in lock.read_text()
+    assert SECRET not in lock.read_text()
+    shutil.rmtree(clone.scratch / "cache/uv")  # that of another member of the group
+    clone.set_up("install", env=env)
+    assert clone.container_run("longship_private").stdout == "1.0\n"
+    done = clone.set_up("install", "--force", env={**env, "INDEX_TOKEN": ""}, check=False)
+    is_told(done, f"the variable INDEX_TOKEN of {requirements} is not set", "export INDEX_TOKEN=")
+
+    requirements.write_text(f"--index-url http://me:{SECRET}@{index}\nlongship_private\n")
+    done = clone.set_up("update", env=env)
+    assert f"does not contain the login of --index-url http://{index}:" in done.stderr
+    assert "${VARIABLE}" in done.stderr and SECRET not in done.stdout + done.stderr
+    assert SECRET not in lock.read_text()
+
+
+@pytest.mark.parametrize("installer", ["uv", pytest.param("pip", marks=pytest.mark.slow)])
+def test_source_that_a_repository_names_is_not_ignored(installer, clone, wheels, tmp_path):
+    """longship_tiny is to be taken from a commit; that of the index is another package."""
+    modern = make_upstream(tmp_path / "modern", clone.environment)
+    sources = 'Longship_Tiny = { git = "https://a.org/x" }\nunused = { path = "x" }\n'
+    modern.write("src/modern/__init__.py", "")
+    modern.write("pyproject.toml", f"{HATCHLING}\n[tool.uv.sources]\n{sources}")
+    modern.commit("second")
+    text = (clone.root / "configuration.toml").read_text()
+    text = text.replace('installer = "uv"', f'installer = "{installer}"')
+    clone.configure(f"{text}\n[[repositories]]\nurl = {toml(modern.folder.as_uri())}\n")
+    env = {"PIP_FIND_LINKS": str(wheels)}
+    requirements = clone.root / "requirements/tiny.txt"
+    requirements.write_text("")
+    for mode in ("update", "install"):
+        done = clone.set_up(mode, env=env, check=False)
+        assert done.returncode == 1
+        assert "modern/pyproject.toml takes longship-tiny from [tool.uv.sources]" in done.stderr
+        assert venv_of(clone) is None and not list(clone.root.glob("requirements/*.lock"))
+    requirements.write_text("longship_tiny\n")
+    clone.set_up("install", env=env)
 
 
 def test_nothing_stays_running(clone, find):

@@ -276,3 +276,19 @@ def test_passwords_are_left_out(run, clean_environment):
     done = run(command, env=clean_environment, input=text)
     assert "secret" not in done.stdout and "https://example.org/simple" in done.stdout
     assert "https://a.org/x@1.whl" in done.stdout
+    for login in (
+        "${TOKEN}",
+        "me:${MY_TOKEN}",
+        "${ME}:${TOKEN}",
+    ):  # pip and uv put the values there
+        text = f"--index-url https://{login}@example.org/simple\n"
+        assert run(command, env=clean_environment, input=text).stdout == text
+    for login in (
+        "me:" + "secret",
+        "${ME}:" + "secret",
+        "secret${TOKEN}",
+        "me:" + "secret${TOKEN}",
+    ):
+        text = f"--index-url https://{login}@example.org/simple\n"
+        shown = run(command, env=clean_environment, input=text).stdout
+        assert shown == "--index-url https://example.org/simple\n"

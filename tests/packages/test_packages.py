@@ -189,7 +189,7 @@ def test_ordinary_files_are_accepted(bash, tmp_path):
     ("code", "error"),
     [
         (3, "the new environment lacks six of r.txt; the active one is unchanged"),
-        (1, "cannot list the packages of the new environment /v"),
+        (1, "cannot use the new environment /v; the active one is unchanged"),
     ],
 )
 def test_check_that_fails_is_not_taken_for_a_lost_package(code, error, bash):
@@ -205,7 +205,7 @@ def test_disk_that_is_full_at_the_end_is_told(bash, tmp_path):
         'mkdir "$venv_new"; trap venv_discard EXIT; venv_activate inputs',
     )
     error, hint = done.stderr.splitlines()[1:]
-    assert (done.returncode, error) == (1, f"error: cannot complete the venv {tmp_path}/new")
+    assert (done.returncode, error) == (1, f"error: cannot list the files of {tmp_path}/new")
     assert hint.startswith("hint: ") and not (tmp_path / "new").exists()
 
 

@@ -10,15 +10,14 @@ import glob
 import hashlib
 import importlib.metadata
 import os
-import re
 import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from resolve_packages import requirement_lines
+import resolve_packages
+from resolve_packages import plain_name
 
 VERSION = "python{}.{}".format(*sys.version_info)
-_NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:[\[=<>!~@#]|--|$)")
 
 
 def layer_image(venv):
@@ -39,13 +38,19 @@ def print_packages():
 def check(image, *requirements):
     """Print what this Python lacks of the image's packages, and of the files of requirements.
 
-    The exit code is then 3, which is not that of an error of Python's.
+    The exit code is then 3, which is not that of an error of Python's. The requirements can be
+    directories of repositories too.
     """
+    repositories = list(filter(os.path.isdir, requirements))
+    files = [each for each in requirements if each not in repositories]
+    own = importlib.metadata.distributions(path=[_packages(sys.prefix)])
+    indexed = [each for each in own if not each.read_text("direct_url.json")]
+    resolve_packages.check_sources(map(_name, indexed), repositories, files)
     expected = dict.fromkeys(image.split(), "the image")
-    for path, line in (each for file in requirements for each in requirement_lines(file, "r")):
-        wanted = _NAME.match(line)
-        if wanted and ";" not in line:  # what is required only elsewhere
-            expected[_plain(wanted[1])] = path
+    for path, line in resolve_packages.required(files):
+        name = resolve_packages.required_name(line)
+        if name and ";" not in line:  # what is required only elsewhere
+            expected[name] = path
     found = _found()
     lost = [f"{name} of {where}" for name, where in expected.items() if name not in found]
     if lost:
@@ -56,7 +61,7 @@ def check(image, *requirements):
 def print_damaged():
     """Print the names of this venv's packages of which a file is not as its wheel lists it."""
     listed = {}  # by path: checksums and packages of all that have such a file
-    packages = os.path.join(sys.prefix, "lib", VERSION, "site-packages")
+    packages = _packages(sys.prefix)
     damaged = set()
     for record in glob.glob(f"{glob.escape(packages)}/*.dist-info/RECORD"):
         name = os.path.basename(os.path.dirname(record)).partition("-")[0]
@@ -107,15 +112,18 @@ def _checksum(path):
 
 def _found():
     """Return the names of all packages that this Python sees, as installers compare them."""
-    return {_plain(each.metadata["Name"] or "") for each in importlib.metadata.distributions()}
+    return set(map(_name, importlib.metadata.distributions()))
 
 
-def _plain(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _name(distribution):
+    return plain_name(distribution.metadata["Name"] or "")
+
+
+def _packages(venv):
+    return os.path.join(venv, "lib", VERSION, "site-packages")
 
 
 def _name_packages(venv, name, packages):
     """Name packages in a file that Python reads after the venv's own packages."""
-    own = os.path.join(venv, "lib", VERSION, "site-packages")
-    with open(os.path.join(own, name), "w", encoding="utf-8") as file:
+    with open(os.path.join(_packages(venv), name), "w", encoding="utf-8") as file:
         file.write(f"import site; site.addsitedir({packages!r})\n")

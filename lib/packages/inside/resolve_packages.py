@@ -11,9 +11,18 @@ import sys
 
 import install_packages
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # before Python 3.11
+    try:
+        from pip._vendor import tomli as tomllib
+    except ModuleNotFoundError:  # an image can lack pip
+        tomllib = None
+
 # values of --python-platform: https://docs.astral.sh/uv/reference/cli/#uv-pip-compile
 GLIBCS = ("17", "28", *map(str, range(31, 41)))
 EXCLUDED = "excluded.txt"  # packages that the image is expected to have, if it cannot be read
+TORCH = {"torch", "torchvision", "torchaudio"}  # their builds belong together
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 # options of a requirements file that say where packages are, in their long form
 _SOURCES = {
@@ -43,6 +52,9 @@ def resolve(uv, target, arch, gpu, torch, repositories, out, *requirements):
     files = [path for option, path in zip(requirements, requirements[1:]) if option == "-r"]
     lines = dict.fromkeys(line for path in files for line in asked_sources(path))
     asked = asked_hashes(files)
+    indexed = [pin.partition("==")[::2] for pin in chosen]
+    new = {name for name, version in indexed if present.get(name) != version}
+    check_sources(new, [os.path.join(repositories, each) for each in own], files)
     for pin, text in sorted(chosen.items()):
         name, _, version = pin.partition("==")
         path = pin[3:] if pin.startswith("-e ") else pin
@@ -172,6 +184,54 @@ def requirement_lines(path, kinds="rc"):
             yield path, line
 
 
+def required(files):
+    """Yield file and line of what requirements files require, see `requirement_lines`."""
+    for path in files:
+        yield from requirement_lines(path, "r")
+
+
+def required_name(line):
+    """Return the name of the package that a line requires; "" if it requires none."""
+    name = re.match(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:[\[=<>!~@#;]|--|$)", line)
+    return plain_name(name[1]) if name else ""
+
+
+def plain_name(name):
+    """Return the name of a package as installers compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def check_sources(names, repositories, files):
+    """Exit if a package from the index is one for which a repository names another source.
+
+    uv does not read ``[tool.uv.sources]`` here, and pip cannot: a commit has no hash, and the image
+    or Longship chooses PyTorch. What the files require is the user's choice.
+    """
+    decided = {required_name(line) for _, line in required(files)} | TORCH
+    for repository in repositories:
+        ignored = sorted(own_sources(repository) & {*names} - decided)
+        if ignored:
+            sys.exit(
+                f"{repository}/pyproject.toml takes {', '.join(ignored)} from [tool.uv.sources], "
+                "which Longship does not read: add each to [[repositories]], or to a requirements "
+                "file"
+            )
+
+
+def own_sources(repository):
+    """Return the names of the packages in ``[tool.uv.sources]`` of a repository."""
+    if not os.path.isfile(os.path.join(repository, "pyproject.toml")):
+        return set()
+    text = read(repository, "pyproject.toml")
+    if "sources" not in text:
+        return set()
+    if not tomllib:
+        sys.exit(f"cannot read {repository}/pyproject.toml: this needs Python 3.11, or pip")
+    return set(
+        map(plain_name, tomllib.loads(text).get("tool", {}).get("uv", {}).get("sources", ()))
+    )
+
+
 def asked_sources(path):
     """Return the options of a requirements file that say where packages are, as lines.
 
@@ -195,10 +255,10 @@ def asked_hashes(paths):
     """Return the hashes that requirements files list, a set of ``sha256:...`` by package."""
     found = {}
     for _, line in (each for path in paths for each in requirement_lines(path)):
-        name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
+        name = required_name(line)
         hashes = set(re.findall(r"--hash[= ]+(\w+:[0-9a-f]+)", line))
         if name and hashes:
-            found.setdefault(re.sub(r"[-_.]+", "-", name[1]).lower(), set()).update(hashes)
+            found.setdefault(name, set()).update(hashes)
     return found
 
 

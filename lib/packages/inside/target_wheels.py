@@ -25,11 +25,6 @@ import pyproject_hooks
 import resolve_packages
 from packaging import utils
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # before Python 3.11
-    from pip._vendor import tomli as tomllib
-
 MISSING, FULL = 3, 4  # exit codes: a package has no wheel, the disk is full
 UV = os.path.join(os.path.dirname(sys.executable), "uv")
 # the backend of repositories that name none, and what a script of the user may need
@@ -141,7 +136,9 @@ def choose(work, arch):
         out = f"pylock.{number}.toml"
         if not os.path.exists(os.path.join(work, out)):
             resolve_packages.choose_wheels(UV, work, arch, name, out)
-        packages = tomllib.loads(resolve_packages.read(work, out)).get("packages", ())
+        packages = resolve_packages.tomllib.loads(resolve_packages.read(work, out)).get(
+            "packages", ()
+        )
         packages = {f"{each['name']}=={each.get('version')}": each for each in packages}
         for pin, line in pins.items():
             if pin not in packages:
