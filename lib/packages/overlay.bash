@@ -196,26 +196,27 @@ overlay_install() {
   venv_check_packages "$overlay_prefix"
 }
 
-# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest.
+# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the
+# files.
 overlay_freeze() {
   local -r manifest=$overlay_tree/longship-overlay.json
   local -a packages=("$overlay_tree"/lib/python*/site-packages)
   local pins time=$overlay_time
   step "4/$overlay_steps" 'Byte-compiling the packages'
-  # A compiled file contains the time of its source: that of the packed file, which a mount shows.
-  # The files themselves are links to those of uv's cache, and keep theirs. So a file that is bound
-  # over one of these (container.patched_files) is noticed. What is unpacked gets another time.
+  # A compiled file contains the time of its source, so a file that is bound over one of these
+  # (container.patched_files) is noticed. Here it is the time of the packed file: the files
+  # themselves can be links to those of uv's cache, and keep theirs. What is unpacked has any time.
   if [[ -z $overlay_method ]]; then time=any; fi
   rm -f -- "$overlay_tree/.lock" # of uv
   overlay_run_hooks "${packages[0]}" ${overlay_before_compile[@]+"${overlay_before_compile[@]}"}
   venv_compile "$overlay_prefix" "$overlay_processors" "$time"
   overlay_run_hooks "${packages[0]}" ${overlay_after_compile[@]+"${overlay_after_compile[@]}"}
+  if [[ -z $overlay_method ]]; then venv_list_files "$overlay_tree"; fi
   # without hashes: online they are those of all files of a version, offline of the one used
   pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$overlay_work/pins.txt" | strip_passwords | LC_ALL=C sort)
   record_write "$manifest" format "$overlay_format" image "$overlay_image_id" \
     python "$overlay_python" architecture "$arch" \
     uv "$1" requirements "$(requirements_print)" lock "$pins"
-  if [[ -z $overlay_method ]]; then venv_list_files "$overlay_tree"; fi
   if [[ $base == host ]]; then shared_open "$overlay_tree"; fi
 }
 
