@@ -12,7 +12,7 @@ from lib.jobs.job_files import JobFile, read_job_file
 from lib.jobs.options import Option, read_options
 from lib.jobs.size import slurm_facts
 from lib.script.errors import LongshipError
-from lib.script.records import read_record
+from lib.script.records import read_file, read_record
 
 # What the record says of a job that sbatch itself submitted, and the option that asks for it. The
 # header says the rest.
@@ -35,7 +35,7 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
     """Return the job script of a run, its sbatch options, and its arguments."""
     record = read_record(run / "record.json")
     try:
-        typed = shlex.split((run / "options").read_bytes().decode(errors="surrogateescape"))
+        typed = shlex.split(read_file(run / "options").decode(errors="surrogateescape"))
         options = [each for each in read_options(typed) if each.name not in _ONCE]
     except OSError:  # submitted by sbatch itself
         options = _given_options(record, run)
@@ -48,7 +48,7 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
     if task:  # of an array: this one alone
         options.append(Option("array", task))
     try:
-        text = (run / "arguments").read_bytes().decode(errors="surrogateescape")
+        text = read_file(run / "arguments").decode(errors="surrogateescape")
     except OSError as error:
         raise LongshipError(
             f"the record of {run.name} is incomplete: {error.strerror}: {run / 'arguments'}",
@@ -68,7 +68,7 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
         if record.get(name, "") not in _UNKNOWN and (name, record[name]) != _GIVEN
     ]
     try:
-        text = (run / "slurm.txt").read_text(encoding="utf-8", errors="surrogateescape")
+        text = read_file(run / "slurm.txt").decode(errors="surrogateescape")
         facts = slurm_facts(text)
     except (OSError, LongshipError):
         return options

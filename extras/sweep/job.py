@@ -81,7 +81,7 @@ def _check_differ(request: Request, asked: str, tasks: Sequence[int], files: Ite
     if len(tasks) < 2 or asked.endswith("%1") or request.asked.agreed or request.again:
         return
     script = Path(request.env.paths.root, request.job.path)
-    if "SLURM_ARRAY_" not in script.read_text(encoding="utf-8", errors="replace"):
+    if "SLURM_ARRAY_" not in read_file(script).decode(errors="replace"):
         raise LongshipError(
             f"--array={asked}: {len(tasks)} tasks would run the same command",
             "name a file with a line for each task: -- --seed '@{seeds.txt}'; "

@@ -29,8 +29,9 @@ hub_open() {
 
 # asset_commit RECORD: set REPLY to the commit; empty if it has none.
 asset_commit() {
-  REPLY=
-  if [[ -r $1 ]]; then read -r _ REPLY <"$1" || :; fi
+  file_read "$1" || REPLY=
+  REPLY=${REPLY%%$'\n'*}
+  REPLY=${REPLY#'# '}
 }
 
 # asset_has_files RECORD DIR: whether DIR has all files of the record, and unchanged.
@@ -97,7 +98,7 @@ raise SystemExit(main())'
   inside env HF_HUB_DISABLE_UPDATE_CHECK=1 "$tools/bin/python" -I -c "$hf" download "$repo" \
     "--repo-type=$kind" "--revision=$revision" "--cache-dir=$hub_cache/hub" "${@:8}" >&2 ||
     fail_writing "$hub_cache" "cannot download the $kind $repo, $revision" "$hint"
-  if [[ ! $revision =~ ^[0-9a-f]{40}$ ]]; then IFS= read -r commit <"$cached/refs/$revision" || :; fi
+  if [[ ! $revision =~ ^[0-9a-f]{40}$ ]]; then file_read "$cached/refs/$revision" && commit=${REPLY%%$'\n'*}; fi
   # with a list of all files, huggingface_hub calls a selection incomplete when it is offline
   if (($# > 7)); then rm -f -- "$cached/trees/$commit.json"; fi
   asset_record "$hub_cache/longship/$asset.asset" "$cached/snapshots/$commit" "$3/$commit" "$repo"
@@ -179,12 +180,10 @@ asset_check_blobs() {
 # asset_set_ref ASSET DIR NAME: make a branch, such as main, point to its commit. main is the
 # libraries' default revision.
 asset_set_ref() {
-  local found=''
   local -r ref=$hub_cache/hub/$2/refs/$3
   asset_commit "$hub_cache/longship/$1.asset"
   local -r commit=$REPLY
-  if [[ -r $ref ]]; then IFS= read -r found <"$ref" || :; fi
-  if [[ $found == "$commit" ]]; then return; fi
+  if file_read "$ref" && [[ $REPLY == "$commit" ]]; then return; fi
   hub_make
   directory_make "${ref%/*}"
   file_write "$ref" "$commit"

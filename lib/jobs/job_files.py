@@ -12,6 +12,7 @@ from lib.configuration.sites import Machine
 from lib.configuration.tables import find_files
 from lib.jobs.options import Option, read_header
 from lib.script.errors import LongshipError, suggest
+from lib.script.records import read_file
 
 # The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
@@ -61,7 +62,7 @@ def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
         raise LongshipError(f"job script not found: {name}", suggest(name, allowed))
     path = path.resolve()
     try:
-        text = path.read_bytes().decode(errors="surrogateescape")
+        text = read_file(path).decode(errors="surrogateescape")
     except OSError as error:
         raise LongshipError(f"cannot read {name}: {error.strerror}", f"ls -l {name}") from error
     if not text.startswith("#!"):

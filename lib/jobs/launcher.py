@@ -11,7 +11,7 @@ from lib.jobs.start import Start
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.execute import make_directory, write_file
-from lib.script.records import read_record
+from lib.script.records import read_file, read_record
 from lib.script.render import render
 
 
@@ -34,7 +34,7 @@ def job_launcher(start: Start, *, restarted: bool, title: str) -> dict[str, str]
         return found
     _pin_files(env, found, file, job)
     if old != run:
-        text = (old / "launcher").read_text(encoding="utf-8", errors="surrogateescape")
+        text = read_file(old / "launcher").decode(errors="surrogateescape")
         write_file(file, text, 0o755)
     return found
 

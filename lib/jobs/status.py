@@ -25,6 +25,7 @@ from lib.script.execute import read_output
 from lib.script.output import Report, as_json, columns, number
 from lib.script.records import (
     earlier_seconds,
+    open_file,
     readable_values,
     seconds_before,
     seconds_between,
@@ -201,10 +202,8 @@ def _row(run: Path | None, record: Mapping[str, str], **values: Any) -> _Row:
 
 def _last_line(log: str) -> str:
     """Return the last line of a job's log, as a terminal shows it."""
-    if not os.path.isfile(log):
-        return ""
     try:
-        with open(log, "rb") as stream:
+        with open_file(Path(log)) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - 2000))
             text = stream.read(2000).decode(errors="surrogateescape")
     except OSError:

@@ -1,13 +1,14 @@
 # shellcheck shell=bash
 # Checksums of files.
 
-# checksums_check DIR: print the paths in DIR that are missing, or do not match the lines of
-# sha256sum on standard input. One file per process: all cores work, and the largest file determines
-# the time.
+# checksums_check DIR: print the paths in DIR that are missing, not regular files, or do not match the
+# lines of sha256sum on standard input. One file per process: all cores work, and the largest file
+# determines the time.
 checksums_check() {
   # shellcheck disable=SC2016  # expanded by sh
   (cd -- "$1" && LC_ALL=C xargs -r -d '\n' -P "$(nproc)" -n 1 \
-    sh -c 'printf "%s\n" "$1" | sha256sum --check --quiet --status || printf "%s\n" "${1#*  }"' check 2>/dev/null)
+    sh -c 'file=${1#*  }
+[ -f "./$file" ] && printf "%s\n" "$1" | sha256sum --check --quiet --status || printf "%s\n" "$file"' check 2>/dev/null)
 }
 
 # checksums_verify LIST DIR HINT: fail if LIST, of sha256sum with the number of files as its last
@@ -15,6 +16,7 @@ checksums_check() {
 checksums_verify() {
   local bad
   local -i count
+  file_read "$1" || fail "$1 is not a regular file of at most 64 MiB of text" "$3"
   count=$(grep -c '^[0-9a-f]\{64\}  ' -- "$1") || :
   [[ $(tail -n 1 -- "$1") == "# $count files in all" ]] || fail "$1 is truncated" "$3"
   # -c, not -q: a reader that stops early makes the pipe fail, which would mean "none"

@@ -24,10 +24,12 @@ store_active() {
 # history.
 store_activate() {
   local -r name=${2##*/} history=${2%/*}/${1##*/}.history
-  local from before=''
+  local from before
   from=$(store_active "$1")
   if [[ $from == "$name" ]]; then return; fi
-  if [[ -f $history ]]; then before=$(cat -- "$history")$'\n' || store_fail_to_write "$history"; fi
+  file_read "$history" || [[ ! -e $history ]] ||
+    fail "cannot read $history" "look at: ls -l $(printf %q "$history")"
+  before=$REPLY
   # before it becomes true: a line that never became true does not count
   file_write "$history" "$before$(date -u +%Y-%m-%dT%H:%M:%SZ) $3 ${from:--} $name"$'\n'
   store_link "$1" "$2"
@@ -36,12 +38,13 @@ store_activate() {
 # store_previous ACTIVE: set REPLY to the version that was active before the active one; empty where
 # none is known.
 store_previous() {
-  local kind from to
+  local kind from to previous=''
   local -r now=$(store_active "$1")
-  REPLY=
+  file_read "${1%/*}/versions/${1##*/}.history" || REPLY=
   while read -r _ kind from to; do
-    if [[ $to == "$now" && $kind == use ]]; then REPLY=${from#-}; fi
-  done < <(cat -- "${1%/*}/versions/${1##*/}.history" 2>/dev/null)
+    if [[ $to == "$now" && $kind == use ]]; then previous=${from#-}; fi
+  done <<<"$REPLY"
+  REPLY=$previous
 }
 
 # store_keep_foreign ACTIVE: make a file that Longship did not build, or a link to one, a version
@@ -112,28 +115,32 @@ store_print_freed() {
 # that pins it. The pin of a job counts until the job, and that of RUN.then, has ended; any other
 # while its launcher exists, which is known of one's own.
 store_is_pinned() {
-  local pin image job launcher later own=''
+  local LC_ALL=C # a path can have any bytes
+  local pin image job launcher later own
+  local -r line=$'([^\n]*)\n'
   local -r where=${1%/versions/*}/pins
   if [[ -d $where && ! (-r $where && -x $where) ]]; then
     REPLY="a pin in the unreadable $where"
     return
   fi
-  # what the runtime starts, if the file only names an image in its store; NUL bytes of others are
-  # dropped
-  { IFS= read -r -n 4096 own; } 2>/dev/null <"$1" || :
+  # what the runtime starts, if the file only names an image in its store
+  file_read "$1" 4096 || :
+  own=${REPLY%%$'\n'*}
   for pin in "$where"/*; do
     [[ -f $pin ]] || continue
-    { IFS= read -r -n 4096 image && IFS= read -r -n 4096 job &&
-      IFS= read -r -n 4096 launcher; } 2>/dev/null <"$pin" || {
+    file_read "$pin" 16384 && [[ $REPLY =~ ^$line$line$line$ ]] || {
       REPLY="the damaged pin $pin"
       return
     }
+    image=${BASH_REMATCH[1]} job=${BASH_REMATCH[2]} launcher=${BASH_REMATCH[3]}
     # compare names: two users can have different paths to one directory
     if [[ ${image##*/} != "${1##*/}" && $image != "${own:-/}" ]]; then
       continue
     fi
     later=${launcher%/launcher}.then
-    if [[ -n $job && -O $later && -f $later ]] && job_is_over "$job" "$pin"; then job=$(<"$later")${job#"${job%% *}"}; fi
+    if [[ -n $job && -O $later ]] && job_is_over "$job" "$pin" && file_read "$later"; then
+      job=${REPLY%$'\n'}${job#"${job%% *}"}
+    fi
     if [[ -n $job ]] && job_is_over "$job" "$pin" ||
       [[ -z $job && -O $pin && ! -e $launcher ]]; then
       rm -f -- "$pin"

@@ -1,6 +1,7 @@
 """Checksums of many files."""
 
 import hashlib
+import os
 
 import pytest
 
@@ -38,7 +39,10 @@ def test_missing_and_damaged_files_are_reported(check):
         (folder / "a b.txt").write_text("one")
         (folder / "it's/$HOME.txt").unlink()
 
-    assert check(FILES, damage) == ["a b.txt", "it's/$HOME.txt"]
+        (folder / "-n").unlink()
+        os.mkfifo(folder / "-n")
+
+    assert check(FILES, damage) == ["-n", "a b.txt", "it's/$HOME.txt"]
 
 
 def test_directory_that_does_not_exist_is_an_error(run, tmp_path):

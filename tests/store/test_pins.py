@@ -78,12 +78,24 @@ def test_launcher_of_another_member_keeps_the_version(run, tmp_path):
     """Nobody else can see whether it still exists."""
     (tmp_path / "pins").mkdir()
     (tmp_path / "pins/launcher-a").write_text("/images/x.sif\n\n/gone/launcher\n")
-    (tmp_path / "pins/launcher-b").write_text("x" * 100_000)
     os.mkfifo(tmp_path / "pins/launcher-c")
     script = render("a test", [call("store_is_pinned", tmp_path / "versions/x.sif")])
     for text, code in ((script.replace("-O $pin", "! -e $pin"), 0), (script, 1)):
         assert run(["bash", "-c", text], check=False, timeout=20).returncode == code
         assert (tmp_path / "pins/launcher-a").exists() == (code == 0)
+
+
+@pytest.mark.parametrize("content", ["", "x" * 100_000, "/images/y.sif\n\n", None])
+def test_damaged_pin_keeps_the_version_and_is_named(content, run, tmp_path):
+    """Whoever can read the image can write one: a hole of a terabyte stalls no --prune."""
+    (tmp_path / "pins").mkdir()
+    pin = tmp_path / "pins/launcher-a"
+    pin.write_text(content or "")
+    if content is None:
+        os.truncate(pin, 1 << 40)
+    lines = [call("store_is_pinned", tmp_path / "versions/x.sif"), 'echo "$REPLY"']
+    done = run(["bash", "-c", render("a test", lines)], timeout=20)
+    assert done.stdout == f"the damaged pin {pin}\n"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root sees all jobs")
