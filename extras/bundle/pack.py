@@ -17,7 +17,7 @@ from extras.bundle import tree
 from lib.repositories.git import Git
 from lib.script.errors import LongshipError, print_messages, write_error
 from lib.script.output import size_text
-from lib.script.records import read_record
+from lib.script.records import content_of, read_record
 from lib.script.secrets import SECRET, has_secret
 
 _SECRET_NAME = re.compile(
@@ -120,6 +120,9 @@ def _collect(options: Namespace) -> dict[str, str]:
             files[name] = source
         elif os.path.isdir(source):
             print_messages(note=f"not packed: {source} is a git repository")
+        elif os.path.lexists(source):
+            hint = f"remove it, then run the same command again: rm {quote(source)}"
+            raise LongshipError(f"cannot pack {source}: it is not a regular file", hint)
     return files
 
 
@@ -192,7 +195,7 @@ def _check_secrets(files: dict[str, str], changed: list[str], options: Namespace
         source, (part, _, name) = Path(files[each]), each.partition("/")
         if part not in ("repository", "offline") or name in options.allow:
             continue
-        text = source.read_bytes() if source.stat().st_size <= _TEXT_BYTES else b"\0"
+        text = content_of(source, _TEXT_BYTES)
         if _SECRET_NAME.fullmatch(name) or (b"\0" not in text and has_secret(text)):
             hint = f"move that file elsewhere; or, if it is not a secret: --allow {quote(name)}"
             raise LongshipError(f"{source} looks like a token or key", hint)

@@ -9,10 +9,12 @@ import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from shlex import quote
 from typing import BinaryIO, Callable
 
 from lib.script.errors import LongshipError, print_messages, write_error
+from lib.script.records import open_file, read_file
 from lib.script.worker import in_parallel, stopping
 
 
@@ -21,15 +23,10 @@ def is_inside(name: str) -> bool:
     return not {"", ".", ".."} & set(name.split("/")) and not re.search(r"[\0-\x1f\x7f\\]", name)
 
 
-def is_regular(path: str) -> bool:
-    """Tell whether a path is a file, and not a link to one."""
-    return os.path.isfile(path) and not os.path.islink(path)
-
-
 def read_lines(path: str) -> list[str]:
     """Return the complete lines of a file; none if it does not exist."""
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        return os.fsdecode(file.read()).split("\n")[:-1]
+    with suppress(FileNotFoundError):
+        return os.fsdecode(read_file(Path(path), follow=False)).split("\n")[:-1]
     return []
 
 
@@ -49,9 +46,10 @@ def write_sums(path: str, sums: Mapping[str, str], *header: str) -> None:
 def read_sums(path: str, hint: str = "copy the bundle again, or pack it again") -> dict[str, str]:
     """Return the checksums of such a list, by name; stop if it is not complete."""
     sums: dict[str, str] = {}
-    if not is_regular(path):
-        raise LongshipError(f"{path} is missing, or not a regular file", hint)
-    lines = read_lines(path)
+    try:
+        lines = read_lines(path)
+    except OSError as error:
+        raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
     for line in lines:
         name = line[66:]
         if re.match("[0-9a-f]{64}  ", line) and is_inside(name) and name not in sums:
@@ -96,10 +94,8 @@ def hash_files(directory: str, names: Iterable[str]) -> dict[str, str]:
     """Return the checksum of each of these files; "" for what is no file, or cannot be read."""
 
     def hash_one(name: str) -> str:
-        with suppress(OSError):
-            if is_regular(f"{directory}/{name}"):
-                with open(f"{directory}/{name}", "rb", buffering=0) as file:
-                    return _hash(file)
+        with suppress(OSError), open_file(Path(directory, name), follow=False) as file:
+            return _hash(file)
         return ""
 
     return _with_all_cores(hash_one, names)
@@ -158,7 +154,7 @@ def _with_all_cores(function: Callable[[str], str], items: Iterable[str]) -> dic
 
 def _copy(source: str, partial: str) -> str:
     """Copy a file with its time, and with its mode as the umask allows; return its checksum."""
-    with open(source, "rb", buffering=0) as file:
+    with open_file(Path(source), follow=False) as file:
         found = os.fstat(file.fileno())
         mode = found.st_mode & 0o777 | 0o200
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT, mode), "wb") as copy:

@@ -15,8 +15,11 @@ stop() {
 # check_program BUNDLE: compare the files that this script runs with their checksums.
 check_program() {
   (cd -- "$1" && [[ -f SHA256SUMS && ! -L SHA256SUMS ]] && while IFS= read -r line; do
-    if [[ $line == *'  repository/'@(lib|extras/bundle)/* ]]; then printf '%s\n' "$line"; fi
-  done <SHA256SUMS | sha256sum --check --quiet >&2) ||
+    if [[ $line == *'  repository/'@(lib|extras/bundle)/* ]]; then
+      [[ -f ${line#*  } ]] || exit # sha256sum would wait for a FIFO
+      printf '%s\n' "$line"
+    fi
+  done < <(head -c 64M -- SHA256SUMS) | sha256sum --check --quiet >&2) ||
     stop 1 "the bundle is incomplete or corrupt: $1" \
       'copy the bundle again: rsync -a --checksum copies only what differs'
 }
@@ -44,7 +47,7 @@ main() {
   fi
   check_program "$here"
   python=$(newest_python)
-  worker=("$python" -I -B "$here/repository/extras/bundle/worker.py")
+  worker=("$python" -I "$here/repository/extras/bundle/worker.py")
   for name in messages at_exit lock worker; do
     # shellcheck source=/dev/null
     source "$here/repository/lib/script/$name.bash"

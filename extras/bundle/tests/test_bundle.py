@@ -145,6 +145,17 @@ def test_damaged_download_on_the_target_is_replaced(tmp_path):
     assert not (target / "a.whl").exists()
 
 
+def test_file_that_is_not_regular_is_not_left_out(tmp_path, clean_environment, monkeypatch):
+    for part in ("_packages", "_history"):
+        monkeypatch.setattr(pack, part, lambda _: {})
+    code = make_upstream(tmp_path / "code", clean_environment).folder
+    (code / "data.py").unlink()
+    os.mkfifo(code / "data.py")
+    options = Namespace(directory=str(code), offline=str(tmp_path), leave_out=[], need=[])
+    with pytest.raises(LongshipError, match="data.py: it is not a regular file"):
+        pack._collect(options)
+
+
 def test_secret_in_a_file_with_an_odd_name_is_told(tmp_path):
     """Python ends a line at U+2028, and grep does not."""
     file = tmp_path / "a\u2028b"

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.util import cache_from_source
 
 import pytest
 from support import processes
@@ -320,6 +321,40 @@ def test_copy_that_was_cut_off_is_found(lines, place, there):
     assert not there.root.exists()
     place.bundle = there.bundle
     is_told(place.verify(check=False), message, "copy the bundle again, or pack it again")
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("SHA256SUMS", os.mkfifo),
+        ("SHA256SUMS", lambda file: (file.touch(), os.truncate(file, 1 << 40))),
+        ("repository/lib/script/errors.py", os.mkfifo),
+        ("longship.bundle", os.mkfifo),
+        (f"offline/{IMAGE}", os.mkfifo),
+    ],
+)
+def test_file_that_never_ends_stalls_no_unpacking(name, make, there):
+    """On a stick of somebody else's."""
+    file = there.bundle / name
+    file.unlink()
+    make(file)
+    done = there(check=False, timeout=SECONDS)
+    is_told(done, "", "copy the bundle again")
+    assert not there.root.exists()
+
+
+def test_bytecode_of_the_bundle_is_not_read(there):
+    """And what `unpack.sh` has verified is verified again by `bundle.py unpack`."""
+    cached = cache_from_source(str(there.bundle / "repository/lib/script/errors.py"))
+    os.mkdir(os.path.dirname(cached))
+    os.mkfifo(cached)
+    there(timeout=SECONDS)
+    for folder in (there.offline, there.bundle / "offline"):
+        (folder / IMAGE).unlink()
+    os.mkfifo(there.bundle / "offline" / IMAGE)
+    unpack = [sys.executable, there.root / "bundle.py", "unpack", there.bundle]
+    options = {"env": there.environment, "check": False, "timeout": SECONDS}
+    is_told(processes.run(unpack, **options), "it is not a regular file", "fix the reason")
 
 
 def test_unpack_of_a_damaged_copy_changes_nothing(there):
