@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -11,15 +12,16 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lib.repositories.git import Git, join_names
+from lib.repositories.git import Git, GitError, join_names
 from lib.script.errors import printable
 from lib.script.execute import write_file
-from lib.script.records import content_of
+from lib.script.records import content_of, read_file
 from lib.script.secrets import has_secret
 
 _READING = r"^(core\.(autocrlf|eol|filemode|ignorecase|symlinks)|extensions\.objectformat)$"
 _STATUS = "--porcelain=v2 --untracked-files=all --no-renames --ignore-submodules=all"
-_SECONDS = 300  # that git can take: a FIFO in a repository would stop it for ever
+_SECONDS = 300  # that git can take: a FIFO that is not found before would stop it for ever
+_MOST_INDEX = 1 << 28  # bytes: some million files
 _MOST_BYTES, _MOST_FILES = 10_000_000, 1000  # of a new file or directory: more is data, not code
 _DIFF = "--cached --binary --no-color --no-renames --no-ext-diff --no-textconv"
 
@@ -38,6 +40,7 @@ class WorkingTree(Git):
     def __init__(self, top: Path, unread: Path | None = None) -> None:
         """Read TOP, except the directory UNREAD in it."""
         super().__init__(top)
+        _check_files(top, ".gitattributes", ".gitignore")
         self.commit, self.base, self.reason = "", "", "not a git repository"
         self.work = Path(tempfile.mkdtemp())
         self._borrow(top / ".git", unread)
@@ -64,6 +67,7 @@ class WorkingTree(Git):
         if own.is_file():  # of a submodule, or one of several work trees
             own = own.parent / os.fsdecode(content_of(own)).partition("gitdir: ")[2].rstrip("\n")
         if own.exists():
+            _check_files(own, "config", "HEAD")
             self._find_commit(own)
         if self.commit:
             shared = own / os.fsdecode(content_of(own / "commondir")).rstrip("\n")
@@ -79,8 +83,8 @@ class WorkingTree(Git):
             # with its time, by which git knows files that were changed in the same moment
             for index in (own / "index", *own.glob("sharedindex.*")):
                 with suppress(OSError):
-                    if index.is_file():  # not /dev/zero
-                        shutil.copy2(index, self.work / index.name)
+                    (self.work / index.name).write_bytes(read_file(index, _MOST_INDEX))
+                    shutil.copystat(index, self.work / index.name)
         (self.work / "HEAD").write_text(
             f"{self.commit or 'ref: refs/heads/none'}\n", encoding="utf-8"
         )
@@ -215,6 +219,16 @@ class WorkingTree(Git):
             others = [f":(exclude,literal){each}" for each in left]
             patch = self.run(f"diff {_DIFF}", self.base, "--", ".", *others)
         return patch, left
+
+
+def _check_files(directory: Path, *names: str) -> None:
+    """Stop at a file that git would open, and wait for its end."""
+    for name in names:
+        try:
+            read_file(directory / name)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EFBIG):
+                raise GitError(f"{directory / name}: {error.strerror}") from error
 
 
 def parents_of(paths: Iterable[str]) -> dict[str, None]:

@@ -54,7 +54,8 @@ class Git:
                 timeout=timeout,
             )
         except subprocess.TimeoutExpired as error:
-            raise GitError(f"git {words[0]}: no response within {timeout} s") from error
+            find = f"look for a FIFO: find {quote(str(self.directory))} -type p"
+            raise GitError(f"git {words[0]}: no response within {timeout} s; {find}") from error
 
     def run(self, *words: Any, **options: Any) -> bytes:
         """Return what git prints; a failure is an error."""

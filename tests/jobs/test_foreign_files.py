@@ -11,22 +11,25 @@ from support.git import make_upstream
 
 from lib.jobs import status, working_tree
 from lib.jobs.runs import check_still_there, recorded_run, values_of
+from lib.repositories.git import GitError
+from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.records import content_of, read_record, readable_values
+from lib.script.render import render
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_sparse(file):
     with open(file, "wb") as stream:
-        stream.truncate(3 << 30)
+        stream.truncate(1 << 40)
 
 
 KINDS = {
     "FIFO": os.mkfifo,
     "directory": os.mkdir,
     "/dev/zero": lambda file: os.symlink("/dev/zero", file),
-    "3 GB": make_sparse,
+    "1 TB": make_sparse,
     "dangling link": lambda file: os.symlink("/no/such/file", file),
     "no object": lambda file: Path(file).write_text('["log"]\n'),
     "deep": lambda file: Path(file).write_text("[" * 99999),
@@ -109,6 +112,35 @@ def replace_files(run, replace):
         replace(run / name)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("file_read", "FILE"),
+        ("record_is_complete", "FILE"),
+        ("record_change", "FILE", "base", "x"),
+        ("asset_has_files", "FILE", "/"),
+        ("checksums_verify", "FILE", "/", "copy it again"),
+        ("store_activate", "a/x.sif", "a/versions/new.sif", "use"),
+    ],
+)
+def test_file_of_any_kind_stops_no_bash(words, replace, run, tmp_path):
+    file = tmp_path / "a/versions/x.sif.history"
+    file.parent.mkdir(parents=True)
+    kind = replace(file)
+    if kind in ("no object", "deep"):
+        return  # text like any other
+    lines = [call(*(str(file) if each == "FILE" else each for each in words)), "echo done"]
+    done = run(["bash", "-c", render("a test", lines)], cwd=tmp_path, check=False, timeout=6)
+    is_missing = words[0] == "store_activate" and kind == "dangling link"
+    assert (done.returncode == 0) == is_missing, done.stderr
+
+
+def test_value_of_a_record_of_any_kind_is_none(replace, run, tmp_path):
+    replace(tmp_path / "record.json")
+    lines = [call("record_value", tmp_path / "record.json", "job"), 'echo "$REPLY"']
+    assert run(["bash", "-c", render("a test", lines)], timeout=6).stdout == "\n"
+
+
 def test_content_of_a_file_without_a_size_is_read():
     assert b"processor" in content_of(Path("/proc/cpuinfo"))
     assert content_of(Path("/proc/cpuinfo"), 9) == b""
@@ -117,6 +149,16 @@ def test_content_of_a_file_without_a_size_is_read():
 def test_record_with_other_values_than_strings_has_none(tmp_path):
     (tmp_path / "record.json").write_text('{"log": 5, "job": "1"}')
     assert read_record(tmp_path / "record.json") == {"job": "1"}
+
+
+@pytest.mark.parametrize("name", [".git/config", ".git/HEAD", ".gitattributes", ".gitignore"])
+@pytest.mark.parametrize("kind", ["FIFO", "1 TB"])
+def test_file_that_git_would_wait_for_is_named(name, kind, tmp_path, clean_environment):
+    repository = make_upstream(tmp_path / "code", clean_environment)
+    (repository.folder / name).unlink(missing_ok=True)
+    KINDS[kind](repository.folder / name)
+    with pytest.raises(GitError, match=f"{name}: it is "):
+        working_tree.WorkingTree(repository.folder).describe(tmp_path / "record")
 
 
 @pytest.mark.parametrize("name", ["new", ".git/index", ".git/info/exclude"])

@@ -368,7 +368,7 @@ def test_machine_without_git_is_told(frozen, tmp_path):
     assert "--live" in hint
 
 
-@pytest.mark.parametrize("name", [".git/HEAD", ".gitignore", "sub/.gitattributes"])
+@pytest.mark.parametrize("name", [".git/refs/heads/main", "sub/.gitattributes"])
 def test_fifo_that_git_reads_ends_the_freezing(name, tmp_path, clean_environment, monkeypatch):
     repository = make_upstream(tmp_path / "code", clean_environment)
     repository.write("sub/new.py", "new\n")
@@ -378,6 +378,7 @@ def test_fifo_that_git_reads_ends_the_freezing(name, tmp_path, clean_environment
     with pytest.raises(LongshipError) as error:
         freeze(f"{tmp_path}/archive", str(tmp_path), "longship", str(repository.folder))
     assert "cannot freeze the code: " in str(error.value) and "no response" in str(error.value)
+    assert str(error.value).endswith(f"find {repository.folder} -type p")
 
 
 # --- what the job finds
