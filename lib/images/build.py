@@ -16,6 +16,8 @@ from lib.script.command import call, facts, wrapped
 from lib.script.errors import LongshipError
 from lib.script.records import read_record
 
+# files that are copied to the target machine as they are
+NOT_DOWNLOADED = ("sqsh", "oci-archive")
 _OFFLINE = ("python3", "build_container.py", "offline")
 _MOVE = ("python3", "move_built_container_to_active.py")
 
@@ -63,7 +65,7 @@ def image_download_lines(
     settings, here = env.settings, env.paths
     source = env.source
     check_usable(env.runtime, source)
-    if source.kind in ("sqsh", "oci-archive"):
+    if source.kind in NOT_DOWNLOADED:
         raise LongshipError(
             f"cannot download {source.address}: it is a file already",
             "copy it to the target machine, and set container.image there",

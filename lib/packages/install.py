@@ -17,6 +17,9 @@ from lib.script.command import array, call, export, facts, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
 
+# sources whose archives are those of docker
+_READABLE = ("docker", "dockerfile", "docker-archive", "docker-daemon")
+
 
 def data_command(settings: Settings) -> str:
     """Return the command that makes the data; for a training on a site it submits a job."""
@@ -106,7 +109,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
         *(_add_line(paths, each) for each in env.packages.installed),
         wrapped(
             *("lockfile_begin", _lock_file(settings, paths)),
-            env.source.address if env.image else "host",
+            env.source.label if env.image else "host",
         ),
     ]
 
@@ -156,11 +159,10 @@ def wheel_download_lines(env: Environment) -> list[str]:
 
 
 def _archive(env: Environment) -> str:
-    """Return the image archive; the packages of a SIF cannot be read."""
-    target = env.paths
-    if env.runtime == "host":
+    """Return the image archive; "" where there is none, or a SIF, whose packages cannot be read."""
+    target, source = env.paths, env.source
+    if env.runtime == "host" or source.kind not in _READABLE:
         return ""
-    source = env.source
     if source.kind == "docker-archive":
         return source.file
     return str(target.archives / f"{image_name(source)}_{target.arch}.tar")

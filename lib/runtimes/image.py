@@ -47,6 +47,11 @@ class ImageSource(NamedTuple):
         return self.plain if self.plain.startswith("/") else ""
 
     @property
+    def label(self) -> str:
+        """The address, or kind and name of a file: the same for each clone and machine."""
+        return f"{self.kind}:{image_name(self)}" if self.file else self.address
+
+    @property
     def runs_programs(self) -> bool:
         """Whether the build runs programs of the image, which needs its architecture."""
         return self.kind in ("definition", "dockerfile")

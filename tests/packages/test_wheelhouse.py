@@ -9,6 +9,7 @@ import tarfile
 import pytest
 
 from lib import ROOT
+from lib.configuration.sites import own_arch
 from lib.packages.install import update_lock_lines
 from lib.packages.set_up import download_lines, install_lines
 from lib.runtimes.environment import Environment
@@ -96,6 +97,28 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
     assert f"wheelhouse_download {here.offline}/pip " in begin.replace(" \\\n   ", "")
     assert f" {here.archives}/base_1_arm64.tar '' \"$@\"" in begin
     assert "SCRATCH_DIR/offline/; then, on far: python3 set_up.py offline" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("image", "label", "archive"),
+    [
+        ("mine.sif", "sif:mine", "''"),  # a download would not make its packages known
+        ("oci-archive:mine.tar", "oci-archive:mine", "''"),
+        ("mine.def", "definition:mine", "''"),
+        ("docker-archive:mine.tar", "docker-archive:mine", "/mine.tar"),
+        ("mine/Dockerfile", "dockerfile:mine", f"/mine_{own_arch()}.tar"),
+    ],
+)
+def test_lock_of_an_image_that_is_a_file_is_for_each_clone(image, label, archive, repository):
+    """Or the target, where the clone is elsewhere, would refuse what was downloaded for it."""
+    repository.write("configuration.toml", f'[container]\nimage = "{image}"\n')
+    settings, paths = repository.settings_and_paths()
+    env = Environment(settings, paths, "docker" if "Dockerfile" in image else "apptainer")
+    lines = [each.replace(" \\\n   ", "") for each in download_lines(env, "x")]
+    (begin,) = [each for each in lines if each.startswith("lockfile_begin ")]
+    assert begin.endswith(f".lock {label}")
+    (fetch,) = [each for each in lines if "wheelhouse_download" in each]
+    assert fetch.split()[-3].endswith(archive)
 
 
 @pytest.mark.parametrize("python", ["3.12.4", "312", "python3.12", "3"])

@@ -47,13 +47,40 @@ def test_image_packages_and_repositories_are_needed(repository):
     ]
 
 
+BUILD = ["build_container.py offline", "move_built_container_to_active.py"]
+
+
 @pytest.mark.parametrize(
-    "configuration",
-    ['[container]\nruntime = "host"\n', '[container]\nimage = "/site/ready.sif"\n'],
+    ("image", "exists", "packed", "steps"),
+    [
+        ("mine.sif", True, True, BUILD),
+        ("mine.sif", False, False, []),  # of the target's site
+        ("mine.sqsh", True, False, []),
+        ("docker-archive:mine.tar", True, True, BUILD),
+        ("oci-archive:mine.tar", True, False, ["build_container.py", BUILD[1]]),
+        ("mine.def", True, True, BUILD),
+        ("docker://example.org/mine:1", False, True, BUILD),
+        ("", False, None, []),
+    ],
 )
-def test_machine_without_an_image_of_ours_needs_no_archive(configuration, repository):
-    options = parts(packing(repository, "/b", configuration))
-    assert not any("containers/" in each for each in options)
+def test_image_of_each_kind_is_packed_or_named(image, exists, packed, steps, repository, tmp_path):
+    if exists:
+        repository.write(image.rpartition(":")[2], "")
+    runtime = "apptainer" if image else "host"
+    configuration = f'[container]\nruntime = "{runtime}"\nimage = "{image}"\n'
+    lines = packing(repository, "/b", configuration)
+    (need,) = [each for each in parts(lines) if "containers/" in each] or [""]
+    assert bool(need) == bool(packed)
+    named = [each for each in lines if each.startswith("note 'not packed: the image ")]
+    assert len(named) == (packed is False)
+    if packed:
+        archive = tmp_path / "offline/containers" / need.split("'")[1][11:].replace("???", "sif")
+        archive.parent.mkdir(parents=True)
+        archive.touch()
+    settings, paths = repository.settings_and_paths()
+    after = unpack_lines(settings, paths, str(tmp_path), typed="t")
+    expected = [f"next_step 'python3 {each}'" for each in (*steps, "set_up.py offline")]
+    assert [each for each in after if each.startswith("next_step 'python3")] == expected
 
 
 @pytest.mark.parametrize(
@@ -98,14 +125,6 @@ def test_folders_in_the_repository_are_left_out(repository):
 
 def test_names_that_begin_with_a_hyphen_are_no_options(repository):
     assert "--allow=-x" in parts(packing(repository, allowed=["-x"]))
-
-
-@pytest.mark.parametrize(("runtime", "steps"), [("host", 1), ("apptainer", 3)])
-def test_next_steps_are_those_of_the_runtime(runtime, steps, repository):
-    repository.write("configuration.toml", f'[container]\nruntime = "{runtime}"\n')
-    settings, paths = repository.settings_and_paths()
-    lines = unpack_lines(settings, paths, "/b", typed="t")
-    assert sum(line.startswith("next_step 'python3 ") for line in lines) == steps
 
 
 def bash(run, *lines):

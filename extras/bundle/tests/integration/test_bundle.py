@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -411,6 +412,33 @@ def test_unpack_puts_the_repository_beside_the_bundle(there):
     environment = {**there.environment, "CDPATH": "."}  # cd prints what it finds so
     processes.run(["bash", "longship/unpack.sh"], env=environment, cwd=other)
     assert (other / "longship-clone/bundle.py").exists()
+
+
+def test_image_that_is_a_file_goes_with_the_bundle(lab, registry, tmp_path):
+    clone = lab(registry.name("lab/tiny:1"))
+    clone.build()
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "one"]):
+        identity = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+        processes.run(["git", "-C", clone.root, *identity, *words], env=clone.environment)
+    (clone.containers / "build/tiny_1_amd64.sif").replace(clone.root / "mine.sif")
+    clone.use("mine.sif")
+    bundle, python = tmp_path / "bundle", [sys.executable]
+    pack = [*python, clone.root / "bundle.py", "pack", bundle]
+    done = processes.run(pack, env=clone.environment, check=False)
+    is_told(done, "1 parts", "build_container.py download --machine local")
+    clone.build("download")
+    processes.run(pack, env=clone.environment)
+    assert not (bundle / "repository/mine.sif").exists()  # nor twice
+    for folder in (clone.root, clone.scratch):
+        shutil.rmtree(folder)
+    target = tmp_path / "target"
+    unpack = ["bash", bundle / "unpack.sh", target]
+    done = processes.run(unpack, env=clone.environment, cwd=tmp_path)
+    steps = re.findall("^next: python3 (.*)", done.stderr, re.MULTILINE)
+    assert steps[-1] == "set_up.py offline"
+    for step in [*steps[:-1], "container_run.py true"]:
+        name, *words = step.split()
+        processes.run([*python, target / name, *words], env=clone.environment)
 
 
 def test_missing_parts_are_told_at_once_with_the_commands(place):
