@@ -123,6 +123,9 @@ def _collect(options: Namespace) -> dict[str, str]:
         elif os.path.lexists(source):
             hint = f"remove it, then run the same command again: rm {quote(source)}"
             raise LongshipError(f"cannot pack {source}: it is not a regular file", hint)
+    for each in sorted({*options.named}.difference(files.values())):
+        text = f"not packed: {each}, which the configuration names"
+        print_messages(note=f"{text}: git ignores it, or it is not in {options.directory}")
     return files
 
 

@@ -21,6 +21,7 @@ from lib.script.command import array, assign, call
 from lib.script.quoting import Expansion, Word
 
 _WORKER = ("worker_run", Expansion('"${worker[@]}"'))
+_COPY = "copy it to the target machine, and set container.image there"
 _BUNDLE = Expansion('"$bundle"')
 _LEFT_OUT = (".git", ".venv", ".cache", "configuration.local.toml")  # tracked or not
 
@@ -39,25 +40,29 @@ def pack_lines(
     SETTINGS are of the machine that will use the bundle, HERE are the paths of the one that packs.
     """
     here = here._replace(arch=settings.machine.arch)
-    source = image_source(settings)
-    image = [Path(source.file)] if source.ready and _has_archive(settings, here) else []
-    inside = _below(here.root, (Path(directory), here.scratch_dir, here.project_dir, *image))
+    image = _image(settings)
+    is_packed = image is not None and _is_packed(image, here)
+    file = [Path(image.file)] if image and image.ready and is_packed else []  # its archive is
+    inside = _below(here.root, (Path(directory), here.scratch_dir, here.project_dir, *file))
     work, machine = here.cache / "bundle", settings.machine.name
     options: list[list[Word]] = [[f"--offline={here.offline}"], [f"--work={work}"]]
     options += [[f"--leave-out={each}"] for each in (*_LEFT_OUT, *inside)]
     options += [[f"--allow={each}"] for each in allowed]
     options += [] if history else [["--no-history"]]
-    options += [["--need", *each] for each in _needed(settings, here)]
+    options += [[f"--named={each}"] for each in _named(settings)]
+    needed = _needed(settings, here, image if is_packed else None)
+    options += [["--need", *each] for each in needed]
     # without a slash at its end, with which rsync would copy what is in it
     copied = os.path.realpath(directory)
     copy = f"copy {call(copied)} to the target machine"  # nobody has a name for a local one
     copy = copy if machine == "local" else call("rsync", "-a", copied, f"{machine}:")
     unpack = call("bash", f"{os.path.basename(copied)}/unpack.sh")
+    missing = [f"not packed: the image {image.file}; {_COPY}"] if image and not is_packed else []
     return [
         *_start(here.root, directory, typed),
         "parts=(\n    " + "\n    ".join(call(*each) for each in options) + ")",
         "",
-        *_image_notes(settings, here),
+        *(call("note", each) for each in missing),
         call("directory_make", work),
         call("lock_hold", work / "pack"),
         call(*_WORKER, "pack", _BUNDLE, here.root, Expansion('"${parts[@]}"')),
@@ -83,55 +88,57 @@ def _below(root: Path, directories: Iterable[Path]) -> list[str]:
     return [each for each in found if each.partition("/")[0] not in ("..", ".")]
 
 
-def _needed(settings: Settings, here: Paths) -> list[tuple[str, str, str]]:
+def _named(settings: Settings) -> list[str]:
+    """Return the files that the configuration names, unless only the target knows where."""
+    configuration, scripts = settings.configuration, configured_repositories(settings)
+    found = [configuration.packages.requirements, configuration.packages.venv_requirements]
+    found += [*configuration.container.patched_files.values(), *(each.script for each in scripts)]
+    own = [each for each in found if each and not each.startswith(("~", "$", "{"))]
+    return [os.path.normpath(settings.root / each) for each in own]
+
+
+def _needed(
+    settings: Settings, here: Paths, image: ImageSource | None
+) -> list[tuple[str, str, str]]:
     """Return what must have been downloaded, the image that it is for, and the command for it."""
     machine = ("--machine", settings.machine.name)
     set_up = call("python3", "set_up.py", "download", *machine)
-    needed, image = [], ""
-    if _has_archive(settings, here):
-        source = image_source(settings)
-        base, image = os.path.basename(archive_base(source, here)), source.label
+    needed = []
+    if image:
         build = call("python3", "build_container.py", "download", *machine)
-        needed.append((f"containers/{glob.escape(base)}.???.json", "", build))
+        needed.append((f"containers/{_records(image, here)}", "", build))
     if Packages(settings, here).wanted:
-        name = f"pip/{settings.stack.name}_{here.arch}"
-        needed += [(f"{name}.lock", image, set_up), (f"{name}.sha256", "", set_up)]
+        name, label = f"pip/{settings.stack.name}_{here.arch}", image.label if image else ""
+        needed += [(f"{name}.lock", label, set_up), (f"{name}.sha256", "", set_up)]
     names = [f"repos/{each.name}.bundle" for each in configured_repositories(settings)]
     names += [f"assets/{each.record}.asset" for each in configured_assets(settings)]
     return needed + [(name, "", set_up) for name in names]
 
 
-def _has_archive(settings: Settings, here: Paths) -> bool:
-    """Tell whether the image belongs to the bundle: not a file that only the target machine has."""
-    source = image_source(settings)
-    if configured_runtime(settings) == "host" or source.kind in NOT_DOWNLOADED:
+def _image(settings: Settings) -> ImageSource | None:
+    """Return the source of the image; None without a container."""
+    return None if configured_runtime(settings) == "host" else image_source(settings)
+
+
+def _is_packed(image: ImageSource, here: Paths) -> bool:
+    """Tell whether an image belongs to the bundle: not a file that only the target machine has."""
+    if image.kind in NOT_DOWNLOADED:
         return False
-    found = os.path.exists(source.file) or _archives(here.archives, source, here)
-    return bool(found) or not source.ready
+    found = os.path.exists(image.file) or find_files(here.archives, _records(image, here))
+    return bool(found) or not image.ready
 
 
-def _archives(directory: Path, source: ImageSource, paths: Paths) -> list[Path]:
-    """Return the records of the image's archives."""
-    base = glob.escape(os.path.basename(archive_base(source, paths)))
-    return find_files(directory, f"{base}.???.json")
+def _records(image: ImageSource, paths: Paths) -> str:
+    """Return the pattern for the record of the image's archive."""
+    return f"{glob.escape(os.path.basename(archive_base(image, paths)))}.???.json"
 
 
-def _image_notes(settings: Settings, here: Paths) -> list[str]:
-    """Return the line that names an image that is not packed."""
-    if configured_runtime(settings) == "host" or _has_archive(settings, here):
-        return []
-    text = "not packed: the image {}; copy it to the target machine, and set container.image there"
-    return [call("note", text.format(image_source(settings).file))]
-
-
-def _image_steps(settings: Settings, paths: Paths, bundle: Path) -> list[str]:
+def _image_steps(settings: Settings, paths: Paths, archives: Path) -> list[str]:
     """Return the commands that make the image; one that is not in the bundle is a file."""
-    source = image_source(settings)
-    is_packed = not source.file or _archives(bundle / "offline/containers", source, paths)
-    if configured_runtime(settings) == "host" or (source.ready and not is_packed):
-        return []
-    build = "build_container.py offline" if is_packed else "build_container.py"
-    return [build, "move_built_container_to_active.py"]
+    image, move = _image(settings), "move_built_container_to_active.py"
+    if image and (not image.file or find_files(archives, _records(image, paths))):
+        return ["build_container.py offline", move]
+    return ["build_container.py", move] if image and not image.ready else []
 
 
 def verify_lines(root: Path, directory: str, *, typed: str) -> list[str]:
@@ -145,7 +152,7 @@ def verify_lines(root: Path, directory: str, *, typed: str) -> list[str]:
 
 def unpack_lines(settings: Settings, paths: Paths, directory: str, *, typed: str) -> list[str]:
     """Return the lines of ``bundle.py unpack``: each file is verified when it is copied."""
-    steps = _image_steps(settings, paths, Path(directory))
+    steps = _image_steps(settings, paths, Path(directory, "offline/containers"))
     steps += ["build_overlay.py offline"] if settings.configuration.packages.overlay else []
     return [
         *_start(paths.root, directory, typed),

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--no-history", action="store_true")
     for name in ("resume", "offline", "work"):
         parser.add_argument(f"--{name}", default="")
-    for name, count in (("leave-out", None), ("allow", None), ("need", 3)):
+    for name, count in (("leave-out", None), ("allow", None), ("named", None), ("need", 3)):
         parser.add_argument(f"--{name}", action="append", default=[], nargs=count)
     options = parser.parse_args()
     function, steps = _MODES[options.mode]

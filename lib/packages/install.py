@@ -160,9 +160,9 @@ def wheel_download_lines(env: Environment) -> list[str]:
 
 def _archive(env: Environment) -> str:
     """Return the image archive; "" where there is none, or a SIF, whose packages cannot be read."""
-    target, source = env.paths, env.source
-    if env.runtime == "host" or source.kind not in _READABLE:
+    if env.runtime == "host" or env.source.kind not in _READABLE:
         return ""
+    target, source = env.paths, env.source
     if source.kind == "docker-archive":
         return source.file
     return str(target.archives / f"{image_name(source)}_{target.arch}.tar")

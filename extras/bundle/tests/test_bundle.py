@@ -67,6 +67,7 @@ def test_image_of_each_kind_is_packed_or_named(image, exists, packed, steps, rep
     if exists:
         repository.write(image.rpartition(":")[2], "")
     runtime = "apptainer" if image else "host"
+    repository.write("stacks/pytorch/stack.toml", 'description = "no image"')
     configuration = f'[container]\nruntime = "{runtime}"\nimage = "{image}"\n'
     lines = packing(repository, "/b", configuration)
     (need,) = [each for each in parts(lines) if "containers/" in each] or [""]
@@ -164,15 +165,53 @@ def test_damaged_download_on_the_target_is_replaced(tmp_path):
     assert not (target / "a.whl").exists()
 
 
-def test_file_that_is_not_regular_is_not_left_out(tmp_path, clean_environment, monkeypatch):
-    for part in ("_packages", "_history"):
-        monkeypatch.setattr(pack, part, lambda _: {})
+@pytest.fixture
+def collect(monkeypatch, tmp_path):
+    """Give a function that collects the files of a repository."""
+
+    def collect(directory, named=()):
+        for part in ("_packages", "_history"):
+            monkeypatch.setattr(pack, part, lambda _: {})
+        options = {"directory": str(directory), "offline": str(tmp_path / "offline")}
+        return pack._collect(Namespace(**options, leave_out=[], need=[], named=named))
+
+    return collect
+
+
+def test_file_that_is_not_regular_is_not_left_out(collect, tmp_path, clean_environment):
     code = make_upstream(tmp_path / "code", clean_environment).folder
     (code / "data.py").unlink()
     os.mkfifo(code / "data.py")
-    options = Namespace(directory=str(code), offline=str(tmp_path), leave_out=[], need=[])
     with pytest.raises(LongshipError, match="data.py: it is not a regular file"):
-        pack._collect(options)
+        collect(code)
+
+
+def test_file_of_the_configuration_that_is_not_packed_is_named(collect, repository, capfd):
+    """Each key of the configuration that takes a file of the clone."""
+    upstream = make_upstream(repository.root / "clone", dict(os.environ))
+    packed = upstream.folder / "data.py"
+    (upstream.folder / ".git/info/exclude").write_text("*.txt\n")
+    ignored = upstream.folder / "ignored.txt"
+    ignored.touch()
+    configuration = f"""
+[packages]
+requirements = "{packed}"
+venv_requirements = "{ignored}"
+[container]
+patched_files = {{ "/etc/motd" = "../elsewhere/motd", "/etc/issue" = "~/issue" }}
+[[repositories]]
+url = "https://example.org/x"
+script = "gone.sh"
+"""
+    named = [each for each in parts(packing(repository, "/b", configuration)) if "--named" in each]
+    outside = repository.root.parent / "elsewhere/motd"
+    names = [packed, ignored, outside, repository.root / "gone.sh"]
+    assert named == [f"--named={each}" for each in names]
+    collect(upstream.folder, named=[str(each) for each in names])
+    notes = capfd.readouterr().err
+    for each in names[1:]:
+        assert f"note: not packed: {each}, which the configuration names: git ignores" in notes
+    assert notes.count("note: ") == 3
 
 
 def test_secret_in_a_file_with_an_odd_name_is_told(tmp_path):
