@@ -26,8 +26,12 @@ def is_inside(name: str) -> bool:
 def read_lines(path: str) -> list[str]:
     """Return the complete lines of a file; none if it does not exist."""
     with suppress(FileNotFoundError):
-        return os.fsdecode(read_file(Path(path), follow=False)).split("\n")[:-1]
+        return _lines_of(path)
     return []
+
+
+def _lines_of(path: str) -> list[str]:
+    return os.fsdecode(read_file(Path(path), follow=False)).split("\n")[:-1]
 
 
 def replace_file(path: str, lines: Iterable[str]) -> None:
@@ -47,9 +51,10 @@ def read_sums(path: str, hint: str = "copy the bundle again, or pack it again") 
     """Return the checksums of such a list, by name; stop if it is not complete."""
     sums: dict[str, str] = {}
     try:
-        lines = read_lines(path)
+        lines = _lines_of(path)
     except OSError as error:
-        raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
+        message = f"{path} is missing, or not a regular file: {error.strerror}"
+        raise LongshipError(message, hint) from error
     for line in lines:
         name = line[66:]
         if re.match("[0-9a-f]{64}  ", line) and is_inside(name) and name not in sums:

@@ -8,12 +8,17 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
 from extras.bundle import tree
+from lib import VERSION
 from lib.repositories.git import Git, GitError
 from lib.script.errors import LongshipError, print_messages
+from lib.script.records import content_of
+
+_VERSION = re.compile(rb'^VERSION = "([0-9.]+)"', re.MULTILINE)
 
 
 def verify(options: Namespace) -> None:
@@ -42,6 +47,7 @@ def unpack_repository(options: Namespace) -> None:
     """Unpack this repository, the packages of its scripts and its history."""
     bundle, directory = options.bundle, options.directory
     options.step(f"Unpacking the repository to {directory}")
+    _check_age(bundle, directory)
     _unpack_files(bundle, directory, f"{directory}/.cache/bundle/unpacked")
     options.step("Installing the packages of the scripts")
     version = "python{}.{}".format(*sys.version_info)
@@ -52,6 +58,40 @@ def unpack_repository(options: Namespace) -> None:
             _restore_history(f"{bundle}/longship.bundle", directory)
     except GitError as error:
         print_messages(note=f"unpacked without history: {error}")
+
+
+def _check_age(bundle: str, directory: str) -> None:
+    """Stop at a bundle that is older than the last one: `git commit -a` would undo the newer one.
+
+    Without a history of both, only Longship's own version is known.
+    """
+    found = re.search(_VERSION, content_of(Path(directory, "lib/__init__.py")))
+    new, old = VERSION, found[1].decode() if found else ""
+    days = [[int(each) for each in re.findall("[0-9]+", version)] for version in (new, old)]
+    is_older, file, git = days[0] < days[1], f"{bundle}/longship.bundle", Git(Path(directory))
+    if shutil.which("git") and os.path.exists(file) and os.path.exists(f"{directory}/.git"):
+        with suppress(GitError):  # told where the history is restored
+            commit, _, shown = _packed_head(git, file)
+            last = git.ask("rev-parse -q --verify", f"refs/remotes/{shown}")
+            if last != commit and git.succeeds("merge-base --is-ancestor", commit, last):
+                is_older, new, old = True, _described(git, commit), _described(git, last)
+    if is_older:
+        raise LongshipError(
+            f"the bundle is older than {directory}: {new}, which has {old}",
+            "unpack the newer bundle; or this one elsewhere: bash unpack.sh NEW_DIRECTORY",
+        )
+
+
+def _packed_head(git: Git, file: str) -> tuple[str, str, str]:
+    """Return the commit of a history, its branch if it has one, and its name in a clone."""
+    heads = git.text("bundle list-heads", file).split()
+    branch = "".join(name for name in heads[1::2] if name != "HEAD")
+    return heads[0], branch, f"bundle/{branch[len('refs/heads/') :] or 'HEAD'}"
+
+
+def _described(git: Git, commit: str) -> str:
+    """Return a commit and its day, for a message."""
+    return git.text("log -1 --date=short --format=%h%x20of%x20%cd", commit)
 
 
 def _unpack_part(bundle: str, part: str, directory: str) -> None:
@@ -117,9 +157,7 @@ def _restore_history(file: str, directory: str) -> None:
         text = "git not found: unpacked without history; once git is installed, unpack again"
         return print_messages(note=text)
     git = Git(Path(directory))
-    heads = git.text("bundle list-heads", file).split()
-    commit, branch = heads[0], "".join(name for name in heads[1::2] if name != "HEAD")
-    shown = f"bundle/{branch[len('refs/heads/') :] or 'HEAD'}"  # it was packed on no branch
+    commit, branch, shown = _packed_head(git, file)
     if not os.path.lexists(f"{directory}/.git"):
         git.run("init -q")
         git.run("symbolic-ref HEAD", branch or "refs/heads/main")
@@ -132,4 +170,6 @@ def _restore_history(file: str, directory: str) -> None:
         git.run("update-ref HEAD" if branch else "update-ref --no-deref HEAD", commit)
         git.run("reset -q --mixed")
     elif own != commit:  # the branch has commits of its own
-        print_messages(note=f"your branch is unchanged; show the bundle's: git log {shown}")
+        kept, new = _described(git, own), _described(git, commit)
+        text = f"your branch is unchanged, at {kept}, but files are the bundle's, of {new}"
+        print_messages(note=f"{text}: before you commit, compare: git diff; git log {shown}")

@@ -219,6 +219,50 @@ def test_unpack_makes_a_clone_where_git_is(place, there):
     assert place.git("status", "--short", root=there.root) == '?? "a new file.sh"\n'
 
 
+def test_older_bundle_is_not_unpacked_over_a_newer_one(place, there):
+    """Or `git commit -a` would undo the newer one."""
+    newer = place.bundle.with_name("newer")
+    older = shutil.copytree(there.bundle, there.bundle.with_name("older"))
+    (place.root / "train.py").write_text("# newer\n")
+    place.git("commit", "-q", "-a", "-m", "two")
+    place.pack()
+    shutil.rmtree(there.bundle)
+    shutil.copytree(place.bundle, there.bundle)
+    for _ in range(2):  # the second time as the first
+        there(git=True)
+        assert (there.root / "train.py").read_text() == "# newer\n"
+    new = place.git("rev-parse", "--short", "HEAD").strip()
+    old = place.git("rev-parse", "--short", "HEAD~").strip()
+    there.bundle.rename(newer)
+    older.rename(there.bundle)
+    done = there(git=True, check=False)
+    is_told(done, f"the bundle is older than {there.root}: {old} of ", "bash unpack.sh NEW_DIREC")
+    assert f", which has {new} of " in done.stderr
+    assert place.git("status", "--short", root=there.root) == '?? "a new file.sh"\n'
+    # a colleague's, who has not got the newer commit, is told with both versions
+    place.git("reset", "-q", "--hard", "HEAD~")
+    place.git("commit", "-q", "--allow-empty", "-m", "a colleague's")
+    place.pack()
+    shutil.rmtree(there.bundle)
+    shutil.copytree(place.bundle, there.bundle)
+    done = there(git=True)
+    other = place.git("rev-parse", "--short", "HEAD").strip()
+    assert f"your branch is unchanged, at {new} of " in done.stderr
+    assert f"but files are the bundle's, of {other} of " in done.stderr
+
+
+def test_older_version_is_not_unpacked_over_a_newer_one_without_git(there):
+    there()
+    file = there.root / "lib/__init__.py"
+    text = file.read_text()
+    for version, code in (("2999.1.1", 1), ("2026.9.31", 0), ("", 0)):
+        file.write_text(re.sub('(?m)^VERSION = ".*"', f'VERSION = "{version}"', text))
+        done = there(check=False)
+        assert done.returncode == code, done.stderr
+        if code:
+            is_told(done, "which has 2999.1.1", "bash unpack.sh NEW_DIRECTORY")
+
+
 def test_history_is_of_the_current_branch_alone(place):
     place.git("checkout", "-q", "-b", "other")
     place.git("commit", "-q", "--allow-empty", "-m", "elsewhere")
