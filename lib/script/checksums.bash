@@ -14,7 +14,7 @@ checksums_check() {
 # checksums_verify LIST DIR HINT: fail if LIST, of sha256sum with the number of files as its last
 # line, is not complete, or if a file in DIR is missing or does not match it.
 checksums_verify() {
-  local bad
+  local bad REPLY
   local -i count
   file_read "$1" || fail "$1 is not a regular file of at most 64 MiB of text" "$3"
   count=$(grep -c '^[0-9a-f]\{64\}  ' -- "$1") || :

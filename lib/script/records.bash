@@ -14,6 +14,7 @@ file_read() {
 
 # record_is_complete FILE: whether it is complete: the brace that ends it is its last line.
 record_is_complete() {
+  local REPLY
   file_read "$1" && [[ ${REPLY%$'\n'} == *$'\n}' ]]
 }
 
@@ -39,7 +40,7 @@ record_value() {
 
 # record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
 record_change() {
-  local line text=''
+  local REPLY line text=''
   file_read "$1" || fail "cannot read $1" "look at: ls -l $(printf %q "$1")"
   while IFS= read -r line; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi

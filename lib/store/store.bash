@@ -24,7 +24,7 @@ store_active() {
 # history.
 store_activate() {
   local -r name=${2##*/} history=${2%/*}/${1##*/}.history
-  local from before
+  local from before REPLY
   from=$(store_active "$1")
   if [[ $from == "$name" ]]; then return; fi
   file_read "$history" || [[ ! -e $history ]] ||
