@@ -225,10 +225,14 @@ def test_layouts_are_those_that_megatron_accepts(megatron):
     job, *others = megatron("--tensor-model-parallel-size=2", "--micro-batch-size=2")
     assert (job.data_parallel, job.tensor_parallel, job.micro_batch) == (4, 2, 2)
     assert (job.states, job.total, job.recomputation) == (500 * 2**20, 504 * 2**20, "none")
+    (job, *_) = megatron("--tensor-model-parallel-size=2", "--sequence-parallel")
+    assert (job.states, job.activations, job.total) == (500 * 2**20, None, None)
     layouts = {(row.data_parallel, row.tensor_parallel, row.pipeline_parallel) for row in others}
     assert layouts == {(8, 1, 1), (4, 2, 1), (4, 1, 2), (2, 2, 2)}  # two query groups
-    recomputed = {row.tensor_parallel for row in others if row.recomputation == "selective"}
-    assert recomputed == {2}  # the formula has sequence parallelism in it
+    # one formula is of sequence parallelism with recomputation, the other of neither
+    layouts = {(row.tensor_parallel, row.recomputation) for row in others}
+    assert layouts == {(1, "none"), (2, "selective")}
+    assert all(row.total for row in others)
     assert {row.micro_batch for row in others if row.data_parallel == 4} == {1, 2}
 
 
