@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import pwd
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.configuration.tables import find_files
-from lib.jobs.runs import values_of
+from lib.jobs.runs import owner_of, values_of
 from lib.script.errors import LongshipError, printable
 from lib.script.output import Report, as_json, number
 from lib.script.records import content_of, readable_values
+from lib.script.trust import name_of
 
 _GROUP = ("user", "project", "month", "stack", "cost_unit")
 # the columns, with heading and form in the table
@@ -67,7 +67,7 @@ def report(
     unmeasured: dict[str, Path] = {}
     unended = []
     for path in _records((runs, *others), problems):
-        record = readable_values(path)
+        record = readable_values(path, owner_of(path.parent))
         lacks = [each for each in ("started", "gpus", "nodes") if not record.get(each)]
         if not record:
             hint = f"run: ls -l {shlex.quote(str(path))}"
@@ -127,11 +127,7 @@ def _records(directories: tuple[Path, ...], problems: list[LongshipError]) -> It
 
 def _group(path: Path, record: Mapping[str, str]) -> tuple[str, ...]:
     """Return whose a run was; a record of an older version has no project, but an account."""
-    owner = path.lstat().st_uid
-    try:
-        user = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        user = str(owner)
+    user = name_of(owner_of(path.parent))
     project = record.get("project") or record.get("account", "")
     month = record["started"][:7]
     return user, project, month, record.get("stack", ""), record.get("cost_unit", "")

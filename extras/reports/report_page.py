@@ -8,22 +8,29 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, BinaryIO, Callable
 
 from extras.reports.report import NOT_MEASURED, Used, hint_without_samples, summed, used_by
 from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
-from lib.jobs.runs import find_runs, recorded_run
+from lib.jobs.runs import find_runs, owner_of, recorded_run
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.command import text_below
 from lib.script.errors import LongshipError, offline_modes
-from lib.script.records import content_of, earlier_seconds, readable_values, seconds_between
-from lib.script.trust import is_own
+from lib.script.records import (
+    content_of,
+    earlier_seconds,
+    first_start,
+    open_file,
+    readable_values,
+    seconds_between,
+)
+from lib.script.trust import check_trusted, is_own, name_of
 
-Findings = Callable[[str], list[dict[str, Any]]]  # what doctor.py explain knows of a log
+Findings = Callable[[BinaryIO], list[dict[str, Any]]]  # what doctor.py explain knows of a log
 
 # What a job ran, by its heading on the page: values of the record.
 _INPUT = {
@@ -39,7 +46,7 @@ _INPUT = {
     "time limit": ("time_limit",),
     "arguments": ("arguments",),
 }
-_ABOUT = ("project", "machine", "stack", "started")
+_ABOUT = ("project", "machine", "stack")
 _JOB = ("job", "started", "duration", "nodes", "exit code", "first to fail")
 _EPOCH = "1970-01-01T00:00:00Z"
 _NEEDED = ("started", "ended", "nodes", "gpus", "log")
@@ -76,18 +83,23 @@ def synced_runs(paths: Paths, names: tuple[str, ...]) -> list[Path]:
 
 
 def page_of(paths: Paths, names: tuple[str, ...], output: str) -> tuple[list[list[Path]], Path]:
-    """Return the runs of each training, by the names of some of them, and the file of the page."""
+    """Return the runs of each training, by the names of some of them, and the file of the page.
+
+    The runs of a training have one owner: a colleague's run can name the results of anybody.
+    """
     named = _runs(paths, names, "report")
-    trainings: dict[str, list[Path]] = {}
+    trainings: dict[tuple[int, str], list[Path]] = {}
     for run in named:
-        trainings.setdefault(outputs_of(run) or str(run), [run])
+        if owner_of(run) == os.geteuid():
+            check_trusted(run / "record.json", run)
+        trainings.setdefault((owner_of(run), outputs_of(run) or str(run)), [run])
     for run in (each.parent for each in find_files(paths.runs, "*/record.json")):
-        found = trainings.get(outputs_of(run))
-        if found and run not in found and is_own(run):
+        found = trainings.get((os.geteuid(), outputs_of(run)))
+        if found and run not in found and is_own(run) and is_own(run / "record.json"):
             found.append(run)
     for each in trainings.values():
-        each.sort(key=lambda run: readable_values(run / "record.json").get("started", ""))
-    directory = named[0] if os.access(named[0], os.W_OK) else Path.cwd()
+        each.sort(key=lambda run: first_start(readable_values(run / "record.json")))
+    directory = named[0] if is_own(named[0]) else Path.cwd()
     file = Path(output).expanduser() if output else directory / f"report-{named[0].name}.html"
     if file.is_dir() or not file.parent.is_dir():
         what = "a directory" if file.is_dir() else "in a directory that does not exist"
@@ -111,9 +123,13 @@ def page_lines(
 
 
 def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, Any]:
-    """Return what the page shows of the jobs of one training."""
+    """Return what the page shows of the jobs of one training: what belongs to their owner.
+
+    A page is sent on, and a colleague's run can name files that only the reader may read.
+    """
     gaps: list[tuple[str, str]] = []
-    records = {run: readable_values(run / "record.json") for run in runs}
+    owner = owner_of(runs[0])
+    records = {run: readable_values(run / "record.json", owner) for run in runs}
     used = []
     for run, record in records.items():
         usage, problems = used_by(run, record)
@@ -124,11 +140,6 @@ def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, A
             hint = "the job has not ended, its node was lost, or an older version recorded it"
             message = f"not in the record of {run.name}: {', '.join(lacks)}"
             gaps.append((message if lacks != ["ended"] else f"{run.name} has no end yet", hint))
-        log = record.get("log", "")
-        if os.path.isfile(log) and not os.access(log, os.R_OK):
-            gaps.append(
-                (f"cannot read {log}", f"ask its owner to run: chmod g+r {shlex.quote(log)}")
-            )
     first, last, outputs = records[runs[0]], records[runs[-1]], outputs_of(runs[-1])
     metrics, files = _metrics(root, last.get("stack", ""), outputs, gaps)
     samples = [str(each) for run in runs for each in find_files(run, "usage/*.csv")]
@@ -136,14 +147,16 @@ def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, A
         message = f"{NOT_MEASURED}: usage of the nodes of {runs[-1].name}"
         gaps.append((message, hint_without_samples(runs[-1:])))
     jobs = [each.get("job", "") for each in records.values()]
+    about = (*(first.get(each, "") for each in _ABOUT), _shown(first_start(first)))
     jobs = jobs if len(jobs) < 4 else [jobs[0], "...", jobs[-1]]
     return {
         "name": f"{os.path.basename(outputs)} ({', '.join(jobs)})" if outputs else runs[-1].name,
-        "about": " · ".join(filter(None, (_shown(first.get(each, "")) for each in _ABOUT))),
+        "about": " · ".join(filter(None, (name_of(owner), *about))),
+        "owner": None if owner == os.geteuid() else owner,  # a container can number others anew
         "metrics": metrics,
         "files": files,
         "samples": samples,
-        "jobs": [_job(run, record, findings) for run, record in records.items()],
+        "jobs": [_job(run, record, owner, gaps, findings) for run, record in records.items()],
         "headings": _JOB,
         "figures": _figures(used, list(records.values())),
         "gaps": gaps,
@@ -170,16 +183,22 @@ def _metrics(
     return metrics, files
 
 
-def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, Any]:
+def _job(
+    run: Path,
+    record: Mapping[str, str],
+    owner: int,
+    gaps: list[tuple[str, str]],
+    findings: Findings,
+) -> dict[str, Any]:
     """Return what the page shows of a job; times are in seconds since 1970."""
     started, ended = record.get("started", ""), record.get("ended", "")
-    log = record.get("log", "") if os.path.isfile(record.get("log", "")) else ""
-    cells = [_shown(started), _duration([record]) or "", record.get("nodes", "")]
+    log, found = _log(record.get("log", ""), owner, gaps, findings)
+    cells = [_shown(first_start(record)), _duration([record]) or "", record.get("nodes", "")]
     cells += [record.get("exit_code") or "no end recorded", record.get("failed", "")]
     attempts = record.get("attempts", "").splitlines()
     restarts = [each.partition(" ")[0] for each in attempts if "; restart " in each]
     facts = {name: [record.get(each, "") for each in keys] for name, keys in _INPUT.items()}
-    facts["options"] = [_text(run / "options").replace("\n", " ")]
+    facts["options"] = [_text(run / "options", owner).replace("\n", " ")]
     facts["run directory"] = [str(run)]
     return {
         "name": run.name,
@@ -191,17 +210,32 @@ def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, 
         "facts": [
             (name, ", ".join(filter(None, each))) for name, each in facts.items() if any(each)
         ],
-        "code": [_repository(each) for each in find_files(run, "repositories/*.commit")],
-        "packages": _text(run / "packages.txt").split(),
+        "code": [_repository(each, owner) for each in find_files(run, "repositories/*.commit")],
+        "packages": _text(run / "packages.txt", owner).split(),
         "remarks": [*attempts, *filter(None, [record.get("throughput")])],
         "restarts": [seconds_between(_EPOCH, each) for each in restarts],
-        "findings": findings(log) if os.access(log, os.R_OK) else [],
+        "findings": found,
     }
 
 
-def _text(file: Path) -> str:
-    """Return the text of a file of a run, behind no link: others write runs, and read the page."""
-    return content_of(file, follow=False).decode(errors="replace")
+def _log(
+    log: str, owner: int, gaps: list[tuple[str, str]], findings: Findings
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return the path of a log that can be read, and what is found in it."""
+    try:
+        with open_file(Path(log), owner=owner) as stream:
+            return log, findings(stream)
+    except OSError as error:
+        if os.path.isfile(log):
+            is_closed = isinstance(error, PermissionError)
+            todo = "ask its owner to run: chmod g+r" if is_closed else "run: ls -lL"
+            gaps.append((f"cannot read {log}: {error.strerror}", f"{todo} {shlex.quote(log)}"))
+    return "", []
+
+
+def _text(file: Path, owner: int) -> str:
+    """Return the text of a file of a run, behind no link."""
+    return content_of(file, follow=False, owner=owner).decode(errors="replace")
 
 
 def _shown(time: str) -> str:
@@ -218,11 +252,11 @@ def _duration(records: Iterable[Mapping[str, str]]) -> str | None:
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}" if found else None
 
 
-def _repository(file: Path) -> tuple[str, str, str, str]:
+def _repository(file: Path, owner: int) -> tuple[str, str, str, str]:
     """Return name, commit, local changes and the file with them (lib/jobs/record_worker.py)."""
-    commit = re.search(r"^commit (\S+)", _text(file), re.MULTILINE)
+    commit = re.search(r"^commit (\S+)", _text(file, owner), re.MULTILINE)
     patch = file.with_suffix(".patch")
-    count = _text(patch).count("diff --git ")
+    count = _text(patch, owner).count("diff --git ")
     changed = f"{count} file{'s' * (count > 1)}" if count else "none"
     return file.stem, commit[1][:12] if commit else "", changed, str(patch) if count else ""
 

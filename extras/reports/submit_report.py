@@ -6,7 +6,7 @@ import json
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -83,8 +83,8 @@ def _write_page(invocation: Invocation, names: tuple[str, ...], output: str) -> 
     invocation.finish(script, "submit.py", ("python3", program, str(file)))
 
 
-def findings_of(log: str) -> list[dict[str, Any]]:
+def findings_of(log: BinaryIO) -> list[dict[str, Any]]:
     """Return what `doctor.py explain` finds in a log; nothing if it has no such verb."""
-    command = [sys.executable, f"{ROOT}/doctor.py", "explain", "--json", "--", log]
-    text, failed = read_output(command, 300)
+    command = [sys.executable, f"{ROOT}/doctor.py", "explain", "--json", "/dev/stdin"]
+    text, failed = read_output(command, 300, given=log)
     return [] if failed else json.loads(text)["findings"]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from extras.usage.sampler import TOTALS, last_rows
 from lib.configuration.tables import find_files
 from lib.jobs.cost import cost_of_run
+from lib.jobs.runs import owner_of
 from lib.script.errors import LongshipError
 from lib.script.output import number
 from lib.script.records import earlier_seconds, open_file, seconds_between
@@ -56,7 +57,7 @@ def usage_of(run: Path, record: Mapping[str, str]) -> tuple[Usage, list[Longship
     problems: list[LongshipError] = []
     for file in find_files(run, "usage/*.csv"):
         try:
-            with open_file(file) as stream:
+            with open_file(file, owner=owner_of(run)) as stream:
                 rows += last_rows(stream).values()
         except OSError as error:
             hint = f"run: ls -l {shlex.quote(str(file))}"

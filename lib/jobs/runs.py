@@ -20,6 +20,7 @@ from lib.script.trust import check_trusted, is_own
 
 # What a record says of that which a launcher starts.
 NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
+_CHANGED = "they may have changed the run: submit the job again: python3 submit.py SITE/JOB.sbatch"
 _WITH_CURRENT = "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch"
 _WRITTEN = " bytes, written at "
 _LARGEST = 1e30  # number that is a measurement
@@ -41,19 +42,30 @@ def recorded_run(paths: Paths, name: str, command: str = "python3 submit.py reru
             f'{len(found)} runs are named "{name}": {", ".join(names[-5:])}',
             f"name one of them: {command} {names[-1]}",
         )
-    raise LongshipError(f'no run "{name}" in {paths.runs}', "list them: python3 submit.py status")
+    hint = "list them: python3 submit.py status; or give the path of a run, with a /"
+    raise LongshipError(f'no run "{name}"' + f" in {paths.runs}" * ("/" not in name), hint)
 
 
 def find_runs(paths: Paths, name: str) -> list[Path]:
-    """Return the directories of all runs of a job ID, name or path; of an array, of its tasks."""
-    for each in (Path(name), paths.runs / name):
-        if os.path.isfile(each / "record.json"):
-            return [each.resolve()]
+    """Return the directory of a path, or all of the user's runs of a job ID or name.
+
+    A path contains a "/": a directory that a colleague has made where a command is typed is not
+    the run of its name. Of an array, they are those of its tasks.
+    """
+    if "/" in name:
+        return [Path(name).resolve()] if os.path.isfile(Path(name, "record.json")) else []
     recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
-    found = [each for each in recorded if name in each.name.split("-", 1)]
-    found = found or [each for each in recorded if each.name.partition("_")[0] == name]
+    own = [each for each in recorded if owner_of(each) == os.geteuid()]
+    found = [each for each in own if each.name == name]
+    found = found or [each for each in own if name in each.name.split("-", 1)]
+    found = found or [each for each in own if each.name.partition("_")[0] == name]
     found = [each.resolve() for each in [*filter(is_own, found)] or found]
     return sorted(found, key=lambda run: (len(run.name), run.name))  # task 2 before task 10
+
+
+def owner_of(run: Path) -> int:
+    """Return whose run it is, as a number: what others have put into it is not of the run."""
+    return run.lstat().st_uid
 
 
 def steps_of(run: Path, patterns: Sequence[str], last: int = 1 << 28) -> Iterator[dict[str, float]]:
@@ -81,9 +93,8 @@ def _end_of(file: Path, last: int) -> bytes:
     return b""
 
 
-def check_own(run: Path) -> None:
-    """Stop if others own a run or can change it: its files are executed again."""
-    hint = "they may have changed the run: submit the job again: python3 submit.py SITE/JOB.sbatch"
+def check_own(run: Path, hint: str = _CHANGED) -> None:
+    """Stop if others own a run or can change it: its files are executed again, or published."""
     read = [*(run / each for each in _READ), *find_files(run, "repositories/*")]
     for each in read:
         check_trusted(each, run.parents[1], hint=hint)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Callable, NamedTuple
 
 from lib import ROOT
 from lib.script.errors import LongshipError
@@ -57,7 +57,7 @@ class Output(NamedTuple):
 
 
 def read_output(
-    command: Sequence[str], seconds: float, *, given: str = "", discard: bool = False
+    command: Sequence[str], seconds: float, *, given: str | BinaryIO = "", discard: bool = False
 ) -> Output:
     """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing.
 
@@ -75,7 +75,7 @@ def read_output(
             if not _exiting:
                 process = subprocess.Popen(
                     command,
-                    stdin=subprocess.PIPE,
+                    stdin=subprocess.PIPE if isinstance(given, str) else given,
                     stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     cwd=ROOT,  # where they are started, programs read files that can be another's
@@ -101,7 +101,9 @@ def read_output(
     text, code = b"", 127
     for process in started:
         try:
-            text, _ = process.communicate(os.fsencode(given), timeout=seconds)
+            text, _ = process.communicate(
+                os.fsencode(given) if isinstance(given, str) else None, timeout=seconds
+            )
             code = process.returncode
         except subprocess.TimeoutExpired as error:
             end()

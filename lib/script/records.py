@@ -39,35 +39,47 @@ def read_record(record: Path, hint: str = "") -> dict[str, str]:
         ) from error
 
 
-def readable_values(record: Path) -> dict[str, str]:
+def readable_values(record: Path, owner: int | None = None) -> dict[str, str]:
     """Return what can be read of a record: a report shows damaged and foreign records too."""
-    text = content_of(record, _LARGEST_RECORD).decode(errors="surrogateescape")
+    text = content_of(record, _LARGEST_RECORD, owner=owner).decode(errors="surrogateescape")
     return {name: _unescaped(value) for name, value in reversed(re.findall(_VALUE, text))}
 
 
-def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
-    """Open a regular file to read it; with another, such as a FIFO, a script would wait forever."""
+def open_file(path: Path, *, follow: bool = True, owner: int | None = None) -> BinaryIO:
+    """Open a regular file to read it; with another, such as a FIFO, a script would wait forever.
+
+    With an owner, it must be that user's: a link of a colleague can lead to what only its reader
+    may read.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     number = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
+    found = os.fstat(number)
+    problem = "" if stat.S_ISREG(found.st_mode) else "it is not a regular file"
+    if owner not in (None, found.st_uid):
+        problem = "it does not belong to the owner of the run"
+    if problem:
         os.close(number)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        raise OSError(errno.EINVAL, problem, str(path))
     return os.fdopen(number, "rb")
 
 
-def read_file(file: Path, most: int = LARGEST, *, follow: bool = True) -> bytes:
+def read_file(
+    file: Path, most: int = LARGEST, *, follow: bool = True, owner: int | None = None
+) -> bytes:
     """Return the content of a regular file; one with more bytes is an OSError."""
-    with open_file(file, follow=follow) as stream:
+    with open_file(file, follow=follow, owner=owner) as stream:
         content = stream.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(file))
     return content
 
 
-def content_of(file: Path, most: int = LARGEST, *, follow: bool = True) -> bytes:
+def content_of(
+    file: Path, most: int = LARGEST, *, follow: bool = True, owner: int | None = None
+) -> bytes:
     """Return the content of a regular file, nothing if it cannot be read."""
     with suppress(OSError):
-        return read_file(file, most, follow=follow)
+        return read_file(file, most, follow=follow, owner=owner)
     return b""
 
 
@@ -90,6 +102,11 @@ def seconds_before(run: Path, record: Mapping[str, str]) -> int:
         found = re.search(rb" SubmitTime=([0-9T:-]+)", content_of(run / "slurm.txt"))
         ended = found[1].decode() if found else ""
     return earlier_seconds(record) + max(0, seconds_between(started, ended))
+
+
+def first_start(record: Mapping[str, str]) -> str:
+    """Return when a job began; ``started`` is the last start of one that was requeued."""
+    return record.get("first_started") or record.get("started", "")
 
 
 def earlier_seconds(record: Mapping[str, str]) -> int:

@@ -18,12 +18,19 @@ def test_run_is_named_by_its_job_or_folder(name, runs):
     assert recorded_run(runs.paths, "121") == other
 
 
-def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
-    wanted = runs("12_3-train")
-    monkeypatch.chdir(runs.paths.runs)
-    assert recorded_run(runs.paths, "12_3-train/") == wanted
+def test_path_of_a_run_has_a_slash(runs, monkeypatch, tmp_path):
+    """A directory that somebody has made where a command is typed is not the run of that name."""
+    wanted, other = runs("12_3-train"), tmp_path / "here/12_3-train"
+    other.mkdir(parents=True)
+    (other / "record.json").write_text("{}")
+    monkeypatch.chdir(other.parent)
+    for name, run in (("12_3-train", wanted), ("./12_3-train", other), ("12_3-train/", other)):
+        assert recorded_run(runs.paths, name) == run
     monkeypatch.chdir(wanted)
-    assert recorded_run(runs.paths, ".") == wanted
+    assert recorded_run(runs.paths, "./") == wanted
+    for name in (".", "./12_3-train"):
+        with pytest.raises(LongshipError, match=f'no run "{name}"'):
+            recorded_run(runs.paths, name)
 
 
 def test_array_is_named_by_its_id_if_it_has_one_task(runs):
@@ -52,7 +59,7 @@ def test_unknown_run_is_told(runs):
     with pytest.raises(LongshipError) as error:
         recorded_run(runs.paths, "7")
     assert str(error.value) == f'no run "7" in {runs.paths.runs}'
-    assert error.value.hint == "list them: python3 submit.py status"
+    assert error.value.hint.startswith("list them: python3 submit.py status; or give the path")
 
 
 def test_run_that_cannot_be_looked_at_is_none(runs, unseen):

@@ -1,9 +1,12 @@
 """What a training has written and what was measured on its nodes, as points of charts."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from statistics import fmean, median
+from tempfile import NamedTemporaryFile
 
 from lib.script.records import open_file, read_file
 
@@ -32,6 +35,7 @@ class Training:
         self.curves = {"loss": {}, "validation_loss": {}, "speed": {}}  # by step: (time, value)
         self.nodes = {}  # by node: the values of SAMPLE
         self.has_gpus = False
+        self.owner = os.geteuid() if data["owner"] is None else data["owner"]
         for file in map(Path, data["files"]):
             try:
                 self.read_metrics(file)
@@ -51,10 +55,16 @@ class Training:
     def read_metrics(self, file):
         """Read JSON Lines, or events of TensorBoard."""
         if ".tfevents." in file.name:
-            open_file(file).close()  # or it is a FIFO
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-            events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
+            # of what was opened: a name can lead elsewhere a moment later
+            with (
+                open_file(file, owner=self.owner) as stream,
+                NamedTemporaryFile(suffix=".tfevents.copy") as copy,
+            ):
+                shutil.copyfileobj(stream, copy)
+                copy.flush()
+                events = EventAccumulator(copy.name, size_guidance={"scalars": 0}).Reload()
             for tag in events.Tags()["scalars"]:
                 for each in events.Scalars(tag):
                     self.add({"step": each.step, "time": each.wall_time, tag: each.value})
@@ -63,7 +73,8 @@ class Training:
 
     def read_lines(self, file):
         """Read JSON Lines; a job that was killed can leave an incomplete last one."""
-        *lines, rest = read_file(file, 1 << 28).decode(errors="replace").split("\n")
+        text = read_file(file, 1 << 28, owner=self.owner).decode(errors="replace")
+        *lines, rest = text.split("\n")
         damaged = 0
         for line in filter(None, lines):
             try:
@@ -100,7 +111,8 @@ class Training:
     def read_samples(self, file):
         """Read the samples of a node, each of which begins with its first device."""
         node, sample = self.nodes.setdefault(file.stem, []), {}
-        names, *rows = (x.split(",") for x in read_file(file).decode(errors="replace").split("\n"))
+        text = read_file(file, owner=self.owner).decode(errors="replace")
+        names, *rows = (x.split(",") for x in text.split("\n"))
         for cells in rows:
             row = dict(zip(names, cells))
             is_whole = len(cells) == len(names) and row.keys() >= SAMPLED
