@@ -19,7 +19,7 @@ card_hash_files() {
   declare -ga card_hashes=()
   if (($# > 1)); then note "computing the SHA-256 of $(($# - 1)) files"; fi
   for file in "${@:2}"; do
-    if sum=$(sha256sum <"$file") &&
+    if [[ -f $file ]] && sum=$(sha256sum <"$file") &&
       (($(stat -c %Z -- "$file") < $1 && $(stat -L -c %Z -- "$file") < $1)); then
       card_hashes+=("\`${sum%% *}\`")
     else

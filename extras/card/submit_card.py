@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,18 +25,20 @@ from lib.configuration.schema import entry_name
 from lib.configuration.sites import Machine
 from lib.configuration.tables import find_files
 from lib.configuration.training import Training
-from lib.jobs.runs import recorded_run, steps_of, values_of
+from lib.jobs.runs import check_own, recorded_run, steps_of, values_of
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.command import Below, call, text_below, wrapped
 from lib.script.errors import LongshipError, offline_modes, printable
 from lib.script.output import number
 from lib.script.quoting import Expansion
-from lib.script.records import content_of, readable_values, seconds_between
+from lib.script.records import content_of, first_start, readable_values, seconds_between
 from lib.script.render import render
 from lib.script.secrets import mask
+from lib.script.trust import is_own
 
 UNKNOWN = "not recorded"
+_MOST = 200  # files of a setting, or of the program's list
 _MARK = "``"  # for what card.bash finds; no value contains it
 _JOB = ("started", "ended", "exit_code", "nodes", "gpus", "image_sha256")
 Row = tuple[str, ...]
@@ -53,6 +56,7 @@ def card(invocation: Invocation, run: str, output: str) -> None:
     is not known is "not recorded".
     """
     found = recorded_run(invocation.paths, run, "python3 submit.py card")
+    check_own(found, "ask its owner to write the card; of yours, look at it, then run: chmod go-w")
     record, configuration = readable_values(found / "record.json"), found / "configuration.json"
     if not record.get("started") or not configuration.is_file():
         raise LongshipError(f"the record of the run is incomplete: {found}", "choose another run")
@@ -98,7 +102,8 @@ def card_of(run: Path, settings: Settings, machine: Machine) -> tuple[str, int, 
     steps = list(steps_of(run, names["files"]))
     jobs = list(_jobs(run, [each["time"] for each in steps if "time" in each]))
     record = next(each for each in jobs if each["run"] == run.name)
-    inputs = list(_inputs(run, settings))
+    inputs = list(dict.fromkeys(x for each in jobs for x in _data(run.parent / each["run"])))
+    inputs += _inputs(run, settings, not inputs)
     hub = {name: what for name, what, note in inputs if note.startswith("on the hub")}
     emissions, compute = _compute(jobs, machine)
     arguments = record.get("arguments")
@@ -110,6 +115,7 @@ def card_of(run: Path, settings: Settings, machine: Machine) -> tuple[str, int, 
         "co2_eq_emissions": emissions if steps else None,  # or other jobs are not known
     }
     given = settings.configuration.training
+    is_last = record.get("first_started") and not record.get("code")  # requeued, and not frozen
     code = list(_repositories(run, settings)) or [(_code("longship"), *[UNKNOWN] * 3)]
     files = [(_code(name), _code(what), note) for name, what, note in inputs]
     ran = [tuple(_code(job.get(each)) for each in ("run", *_JOB)) for job in jobs]
@@ -123,7 +129,10 @@ def card_of(run: Path, settings: Settings, machine: Machine) -> tuple[str, int, 
         ],
         "Metrics": [("", ""), *_metrics(steps, names)],
         "Data and other input": [("name", "file", "SHA-256, of today"), *files],
-        "Code": [("repository", "URL", "commit", "local changes"), *code],
+        "Code": [
+            ("repository", "URL", "commit" + " at the last start" * bool(is_last), "local changes"),
+            *code,
+        ],
         "Environment": [("", ""), *_environment(record), ("Python packages", _MARK)],
         "Jobs that took these steps" if steps else "Job": [("job", *_JOB), *ran],
         "Compute of these jobs" if steps else "Compute of this job": [("", ""), *compute],
@@ -165,14 +174,16 @@ def _jobs(run: Path, times: list[float]) -> Iterator[Record]:
     for each in (file.parent for file in find_files(run.parent, "*/record.json")):
         with suppress(OSError):  # without a link
             same = os.readlink(each / "outputs") == os.readlink(run / "outputs")
-            if same and each.stat().st_uid == run.stat().st_uid:
+            if same and is_own(each):
                 records[each] = readable_values(each / "record.json")
-    begins = {each: _seconds(record.get("started", "")) for each, record in records.items()}
+    begins = {each: _seconds(first_start(record)) for each, record in records.items()}
     order = sorted(records, key=lambda each: begins[each])
     for each, following in zip(order, [*order[1:], Path()]):
         end = _seconds(records[each].get("ended", "")) or begins.get(following, math.inf)
         if each == run or any(begins[each] <= step <= end for step in times):
-            yield {**records[each], **values_of(each, records[each])[0], "run": each.name}
+            used, _ = values_of(each, records[each])
+            started = first_start(records[each])
+            yield {**records[each], **used, "run": each.name, "started": started}
 
 
 def _compute(jobs: list[Record], machine: Machine) -> tuple[dict[str, Any], list[Row]]:
@@ -200,14 +211,24 @@ def _compute(jobs: list[Record], machine: Machine) -> tuple[dict[str, Any], list
     return emissions, [*rows, ("kg of CO2", f"{_code(kg)}, with {_code(source)}")]
 
 
-def _inputs(run: Path, settings: Settings) -> Iterator[Row]:
-    """Yield what the job has read: setting, file or name, and a mark or what is known instead."""
+def _data(run: Path) -> Iterator[Row]:
+    """Yield the files that the program of a job names: a name, the file, and a mark or a reason."""
     named: Any = None
+    listed = run / "data.json"  # of the program, with the user's umask
     with suppress(ValueError, RecursionError):
-        named = json.loads(content_of(run / "data.json", follow=False))
+        named = json.loads(content_of(listed)) if is_own(listed) else None
     named = named if isinstance(named, list) else []
-    for each in named:
-        yield from _files("data", str(each))
+    for each in map(str, named[:_MOST]):
+        is_file = os.path.isabs(each) and os.path.isfile(each)
+        yield "data", each, _MARK if is_file else f"{UNKNOWN}: no file has this path"
+    if named[_MOST:]:
+        yield "data", "", f"{UNKNOWN}: {len(named[_MOST:])} more files"
+    if os.path.lexists(listed) and not is_own(listed):
+        yield "data", "", f"{UNKNOWN}: others can write to {_code(listed)}"
+
+
+def _inputs(run: Path, settings: Settings, is_needed: bool) -> Iterator[Row]:
+    """Yield what the settings name: setting, file or name, and a mark or what is known instead."""
     training = Training.read(settings, derive_paths(settings))
     commits = {each.get("repo"): each.get("revision", "") for each in settings.configuration.assets}
     arguments = os.fsdecode(content_of(run / "arguments")).split("\0")
@@ -221,7 +242,7 @@ def _inputs(run: Path, settings: Settings) -> Iterator[Row]:
             yield from _files(name, what)
         else:
             yield name, what, f"on the hub, commit {_code(commit and commit[0])}"
-    if not named and not configured:
+    if is_needed and not configured:
         yield "data", "", f"{UNKNOWN}: neither a setting nor the program names a file"
 
 
@@ -229,7 +250,11 @@ def _files(name: str, path: str) -> Iterator[Row]:
     """Yield the files of a path: one, those of a directory, of a prefix, or of a pattern."""
     plain = glob.escape(path)
     for pattern in (plain, f"{plain}/**", f"{plain}.*", path) if os.path.isabs(path) else ():
-        found = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+        files = filter(os.path.isfile, glob.iglob(pattern, recursive=True))
+        found = sorted(islice(files, _MOST + 1))
+        if found[_MOST:]:
+            yield name, path, f"{UNKNOWN}: it has more than {_MOST} files"
+            return
         if found:
             yield from ((name, each, _MARK) for each in found)
             return
@@ -256,8 +281,9 @@ def _environment(record: Record) -> Iterator[Row]:
     built = built if checksum and built.get("sha256") == checksum else {}
     yield "Runtime", _code(record.get("runtime"))
     yield "Image", _code(built.get("source") or os.path.basename(image)) if image else "none"
-    state = checksum or record.get("image_state")  # size and time of a file without a record
-    yield "SHA-256 of the image", _code(state) if image else "none"
+    yield "SHA-256 of the image", _code(checksum) if image else "none"
+    if not checksum and record.get("image_state"):
+        yield "Size of the image's file", _code(record["image_state"])
     overlay = _code(record.get("overlay_sha256")) if record.get("overlay") else "none"
     yield "SHA-256 of the overlay", overlay
     yield "Frozen code", _code(os.path.basename(record.get("code", "")))

@@ -19,7 +19,7 @@ from lib.script.errors import write_error
 from lib.script.execute import make_directory
 from lib.script.hooks import hooks
 from lib.script.quoting import Expansion
-from lib.script.records import read_record, readable_values, seconds_before
+from lib.script.records import first_start, read_record, readable_values, seconds_before
 from lib.script.trust import check_trusted, is_own
 
 _RUN = Expansion('"$RUN_DIR"')
@@ -192,6 +192,8 @@ def _record(start: Start, named: Mapping[str, str]) -> dict[str, str]:
         "time_limit": facts["TimeLimit"],
         "submitted": facts.get("SubmitTime", ""),
         "restarts": facts.get("Restarts", "0"),
+        # what the job has read may have been replaced between two starts
+        "first_started": first_start(earlier),
         "earlier_seconds": str(seconds_before(start.run, earlier)) if earlier else "",
         "log": start.log,
         "goes_on_from": settings.environ.get("LONGSHIP_JOB_RESUMES", ""),

@@ -147,6 +147,66 @@ def test_shared_directory_of_another_is_refused(make_village):
         told(village.victim.type(*words, check=False))
 
 
+# A run of mallory's whose every file leads to the victim's.
+EVIL_RUN = """
+mkdir -p "$1" && cd "$1" || exit
+printf '{\n  "job": "30",\n  "stack": "pytorch",\n  "log": "%s"\n}\n' "$2.log" >record.json
+ln -s "$2/repositories" "$2/usage" "$2/packages.txt" "$2/options" . && ln -s "$3" outputs
+chmod -R a+rX "${1%/*/*}"
+"""
+# What a run has that only the victim may read: each file names itself.
+PRIVATE = """
+cd "$1" && mkdir -p usage repositories "$2" && ln -s "$2" outputs
+echo 'RuntimeError: CUDA out of memory. Tried to allocate private.' >"$1.log"
+echo private==1 >packages.txt; echo private >options
+echo 'commit private' >repositories/x.commit; echo 'diff --git private' >repositories/x.patch
+printf 'time,device,utilisation,power,memory\n1767322800,0,1,1,1\n' >usage/node1.csv
+echo '{"step": 1, "time": 1767322800, "loss": 0.4242}' >"$2/metrics.jsonl"
+chmod -R go= . "$1.log" "$2"
+"""
+# What the page draws of its data.
+DRAWN = """
+import json, sys
+from training_curves import Training
+for each in json.load(sys.stdin)["trainings"]:
+    training = Training(each, "")
+    print(training.curves["loss"], training.nodes, each["about"], each["jobs"])
+"""
+
+
+def test_page_of_another_members_run_has_nothing_of_its_reader(make_village):
+    """The reader sends it on; and a name is never that of another member's run."""
+    village = make_village()
+    victim, mallory = village.victim, village.mallory
+    run, _ = victim.finish(victim.job("train", PRINT), "--", "once more")
+    results = victim.home / "results"
+    victim.bash(PRIVATE, run, results)
+    theirs = mallory.runs / run.name
+    mallory.bash(EVIL_RUN, theirs, run, results)
+
+    def drawn(name):
+        words = ["python3", victim.root / "submit.py", "report", name, "--dry-run"]
+        script = victim.run(words, cwd=mallory.runs).stdout
+        (line,) = re.findall("(?m)^report_data=.*", script)
+        path = f"{victim.root}:{victim.root}/extras/reports/inside"
+        given = shlex.split(line)[0].partition("=")[2]
+        return victim.run(["python3", "-c", DRAWN], env={"PYTHONPATH": path}, input=given).stdout
+
+    own = drawn(run.name)
+    seen = ("private==1", "allocate private", "'private ", "0.4242", "1767322800", str(run))
+    assert all(each in own for each in ("victim · ", *seen)), own
+    page = drawn(f"./{run.name}")
+    assert "mallory · " in page and str(theirs) in page, page
+    assert not any(each in page for each in ("private", *seen)), page
+    command = ["python3", victim.root / "submit.py", "card", f"./{run.name}"]
+    error = told(victim.run(command, cwd=mallory.runs, check=False))
+    assert f"{theirs} belongs to mallory" in error and "ask its owner" in error
+    mallory.run(["mv", theirs, mallory.runs / "30-train"])
+    for verb in ("report", "card", "sync", "rerun"):
+        done = victim.run([*command[:2], verb, "30-train"], cwd=mallory.runs, check=False)
+        assert f'no run "30-train" in {victim.runs}' in told(done), verb
+
+
 # It opens every file that appears below a directory, as soon as it is there, and writes to those of
 # these names when they have their final one.
 WATCHER = textwrap.dedent("""

@@ -183,6 +183,7 @@ def test_requeued_job_goes_on_with_its_launcher_and_its_checkpoint(jobs):
     assert launcher.stat().st_ino == before
     record = jobs.run(number).record
     assert record["restarts"] == "1" and int(record["earlier_seconds"]) > 0
+    assert record["first_started"] < record["started"]
 
 
 def _last_start(log):

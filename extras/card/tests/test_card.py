@@ -242,11 +242,33 @@ def test_energy_is_that_of_all_jobs_that_took_the_steps(runs, monkeypatch):
         ("8-train", job(5, 6)),  # all of its steps were taken again
     ):
         runs.make(name, record=record).joinpath("outputs").symlink_to(runs.folder / "gpt")
+    for name in ("6-train", "7-train", "9-train"):  # the first one took none of the steps
+        (last.parent / name / "data.json").write_text(json.dumps([f"/gone/{name}"]))
     runs.make("10-other", record=job(3, 4)).joinpath("outputs").symlink_to(runs.folder)
     text, _, _ = runs.card(last)
     assert [*rows(text, "Jobs that took these steps")] == ["job", "---", "`7-train`", "`9-train`"]
+    assert re.findall("/gone/(.*?)`", text) == ["7-train", "9-train"]
     compute = rows(text, "Compute of these jobs")
     assert compute["GPU-hours"] == "`6`" and compute["kWh of the GPUs alone"].startswith("`3`, ")
+
+
+def test_requeued_job_began_with_its_first_start(runs):
+    """What it reads can have been replaced between two starts; what it ran, too."""
+    image = "41 bytes, written at 1767322800.5"
+    record = job(5, 6, first_started="2026-01-02T03:00:00Z", code="", image="/i.sif")
+    record.update(image_sha256="", image_state=image)
+    run = runs.make("7-train", steps=[BEGIN + 9], record=record)
+    runs.repository.write("local/site.toml", SITE)
+    settings = runs.repository.settings(
+        machine="local", configuration=str(run / "configuration.json")
+    )
+    text, begin, _ = submit_card.card_of(run, settings, settings.machine)
+    assert begin == BEGIN
+    assert rows(text, "Jobs that took these steps")["`7-train`"] == "`2026-01-02T03:00:00Z`"
+    assert "| commit at the last start |" in text
+    environment = rows(text, "Environment")
+    assert environment["SHA-256 of the image"] == "not recorded"
+    assert environment["Size of the image's file"] == f"`{image}`"
 
 
 def test_energy_of_a_job_without_a_measurement_is_not_left_out_of_a_sum(runs):
@@ -287,13 +309,41 @@ def test_damaged_list_of_data_files_stops_no_card(text, runs):
     assert "neither a setting nor the program" in runs.card(run)[0]
 
 
-def test_file_is_named_by_its_whole_path(runs, monkeypatch):
-    run = runs.make("7-train")
-    (run / "data.json").write_text('["record.json", 5]')
+def test_program_names_files_by_their_whole_paths(runs, monkeypatch, tmp_path):
+    """Not directories or patterns, and not more than a reader reads."""
+    run, data = runs.make("7-train"), tmp_path / "a.bin"
+    data.touch()
+    os.mkfifo(tmp_path / "b.bin")
+    wrong = ["record.json", 5, str(tmp_path), f"{tmp_path}/*", f"{tmp_path}/a", f"{tmp_path}/b.bin"]
+    (run / "data.json").write_text(json.dumps([str(data), *wrong]))
     monkeypatch.chdir(run)  # which has another file of that name
     text, _, files = runs.card(run)
-    assert "| `data` | `record.json` | not recorded: no file has this path |" in text
+    for each in wrong:
+        assert f"| `data` | `{each}` | not recorded: no file has this path |" in text
+    assert files == [str(data)]
+    (run / "data.json").write_text(json.dumps([f"{tmp_path}/{each}" for each in range(250)]))
+    text, _, _ = runs.card(run)
+    assert text.count(": no file has this path |") == 200
+    assert "| `data` | not recorded | not recorded: 50 more files |" in text
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_list_of_data_files_that_others_can_write_to_is_not_read(mode, runs, tmp_path):
+    run = runs.make("7-train")
+    (run / "data.json").write_text(json.dumps([str(run / "record.json")]))
+    (run / "data.json").chmod(mode)
+    text, _, files = runs.card(run)
     assert files == []
+    assert "| not recorded: others can write to `{scratch_dir}/runs/7-train/data.json` |" in text
+
+
+def test_directory_of_too_many_files_is_not_walked(runs, tmp_path):
+    for number in range(201):
+        (tmp_path / "in" / str(number)).mkdir(parents=True)
+        (tmp_path / "in" / str(number) / "x").touch()
+    data = {"data": [f"{tmp_path}/in"]}
+    text, _, files = runs.card(runs.make("7-train", training=data))
+    assert files == [] and f"`{tmp_path}/in` | not recorded: it has more than 200 files |" in text
 
 
 @pytest.mark.parametrize("argument", ["--train_dataset", "--train-dataset=x", "train_dataset=x"])
