@@ -49,7 +49,7 @@ try:
 except ModuleNotFoundError as error:
     lacks_package("train.py", error)
 
-from training_run.megatron_data import open_tokens, record_files, recorded
+from training_run.megatron_data import checksum_of, open_tokens, record_files, recorded
 from training_run.metrics import Recorder, peak_flops, summarize
 from training_run.process import Process, Stop
 from training_run.run_directory import RunDirectory
@@ -405,6 +405,8 @@ def load_checkpoint(path: Path, args: Namespace) -> tuple[State, list[str]]:
             fail(message, f"give {option} {saved}, or another --run-name")
         if given != saved:
             changes.append(f"{option} {given} (was {saved})")
+    if state["arguments"].get("data_checksum", args.data_checksum) != args.data_checksum:
+        changes.append(f"--data {args.data} has other data (was {state['arguments']['data']})")
     return state, changes
 
 
@@ -448,6 +450,7 @@ def main() -> None:
     check_arguments(args, data[0].size, data[1].size, process.world_size)
     run = RunDirectory(args.checkpoint_dir / args.run_name)
     newest = process.on_rank_0(run.open)
+    args.data_checksum = process.on_rank_0(lambda: checksum_of(args.data))
     state, changes = load_checkpoint(newest, args) if newest else (None, [])
     step = state["step"] if state else 0
     if step >= args.steps and process.rank == 0:

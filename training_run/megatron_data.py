@@ -7,6 +7,7 @@ files, but takes several seconds to import, on every rank.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -21,6 +22,7 @@ from training_run import fail, unfinished
 
 HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the IDs, sequences, documents + 1
 TYPES = {4: np.int32, 8: np.uint16}
+PARTS, PART = 64, 4096  # of a .bin, which can be terabytes: their number, and bytes of each
 MAKE_DATA = (
     "correct --data; or make the default data: python3 container_run.py python preprocess_data.py, "
     "or in a job: preprocess_data_*.sbatch of your site"
@@ -69,6 +71,18 @@ def recorded(prefix: Path, part: str, name: str) -> Any:
         return None
 
 
+def checksum_of(prefix: Path) -> str:
+    """Return what tells a dataset from another one: of the whole .idx, and of parts of the .bin."""
+    checksum = hashlib.sha256()
+    with Path(f"{prefix}.idx").open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum.update(block)
+    data = np.memmap(f"{prefix}.bin", np.uint8, mode="r")
+    for begin in range(0, data.size, max(PART, data.size // PARTS)):
+        checksum.update(data[begin : begin + PART])
+    return checksum.hexdigest()
+
+
 def record_files(prefix: Path) -> None:
     """Name the files of a dataset in the run directory of a job, for `submit.py card`."""
     if job := os.environ.get("RUN_DIR"):
@@ -76,6 +90,7 @@ def record_files(prefix: Path) -> None:
         file = Path(job, "data.json")
         partial = unfinished(file)
         with suppress(OSError):
+            partial.touch(0o644)  # whatever the umask: the card names what this file names
             partial.write_text(json.dumps(names) + "\n", "utf-8")
             partial.replace(file)
 

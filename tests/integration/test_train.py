@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,26 @@ def test_other_options_than_those_of_the_checkpoint_are_told(inside, train, fini
     assert len(losses(resumed)) == 65
     groups = inside("python", "-c", read, resumed / "run" / "step-00000065.pt").stdout
     assert "'weight_decay': 0.2" in groups and "'weight_decay': 0.1" not in groups
+
+
+def test_other_data_than_those_of_the_checkpoint_are_told(
+    inside, command, finished, data, tmp_path
+):
+    resumed, other, run = tmp_path / "resumed", tmp_path / "other", tmp_path / "7-train"
+    shutil.copytree(finished[0], resumed)
+    run.mkdir()
+    for suffix in (".bin", ".idx", ".record.json"):
+        shutil.copy(f"{data}{suffix}", f"{other}{suffix}")
+    begin = ("env", f"RUN_DIR={run}", "bash", "-c", 'umask 0; exec "$@"', "umask")
+    result = inside(*begin, *command(resumed, *FINITE, "--data", other, "--steps", "61"))
+    assert "warning" not in result.stderr  # the same, at another place
+    assert (run / "data.json").stat().st_mode & 0o777 == 0o644  # a card trusts it
+    tokens = array("H", Path(f"{other}.bin").read_bytes())
+    tokens.reverse()  # the lengths of the documents are the same, and so is the .idx
+    Path(f"{other}.bin").write_bytes(tokens.tobytes())
+    result = inside(*command(resumed, *FINITE, "--data", other, "--steps", "62"))
+    told = f"the run continues with other options: --data {other} has other data (was {other})"
+    assert result.stderr.splitlines()[0] == f"warning: {told}"
 
 
 def test_gradients_of_micro_batches_add_up_to_those_of_the_batch(train, finished, tmp_path):
