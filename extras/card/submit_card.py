@@ -56,7 +56,8 @@ def card(invocation: Invocation, run: str, output: str) -> None:
     is not known is "not recorded".
     """
     found = recorded_run(invocation.paths, run, "python3 submit.py card")
-    check_own(found, "ask its owner to write the card; of yours, look at it, then run: chmod go-w")
+    own = call("chmod", "-R", "go-w", str(found))
+    check_own(found, f"ask its owner to write the card; if it is yours, and unchanged: {own}")
     record, configuration = readable_values(found / "record.json"), found / "configuration.json"
     if not record.get("started") or not configuration.is_file():
         raise LongshipError(f"the record of the run is incomplete: {found}", "choose another run")

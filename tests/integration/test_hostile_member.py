@@ -200,7 +200,7 @@ def test_page_of_another_members_run_has_nothing_of_its_reader(make_village):
     assert not any(each in page for each in ("private", *seen)), page
     command = ["python3", victim.root / "submit.py", "card", f"./{run.name}"]
     error = told(victim.run(command, cwd=mallory.runs, check=False))
-    assert f"{theirs} belongs to mallory" in error and "ask its owner" in error
+    assert "belongs to mallory" in error and "ask its owner" in error
     mallory.run(["mv", theirs, mallory.runs / "30-train"])
     for verb in ("report", "card", "sync", "rerun"):
         done = victim.run([*command[:2], verb, "30-train"], cwd=mallory.runs, check=False)

@@ -477,6 +477,16 @@ def test_run_of_a_stack_that_trains_no_model_is_refused(command, runs):
     assert done.returncode == 1 and done.stderr.endswith(error)
 
 
+def test_run_that_others_can_change_is_refused_until_the_hint_is_typed(command, runs, run):
+    found = runs.make("7-train", container={"runtime": "host"})
+    (found / "record.json").chmod(0o664)
+    done = command(found, "--dry-run", check=False)
+    error, hint = done.stderr.splitlines()[-2:]
+    assert done.returncode == 1 and error.startswith(f"error: other users can write to {found}/")
+    run(["bash", "-c", hint.partition("unchanged: ")[2]])
+    command(found, "--dry-run")
+
+
 @pytest.mark.parametrize("file", ["configuration.json", "record.json"])
 def test_run_with_an_incomplete_record_is_refused(file, command, runs):
     run = runs.make("7-train")
