@@ -201,7 +201,11 @@ def test_page_of_another_members_run_has_nothing_of_its_reader(make_village):
     command = ["python3", victim.root / "submit.py", "card", f"./{run.name}"]
     error = told(victim.run(command, cwd=mallory.runs, check=False))
     assert "belongs to mallory" in error and "ask its owner" in error
-    mallory.run(["mv", theirs, mallory.runs / "30-train"])
+    link = 'mv -- "$1" "$2" && ln -sf "$3/record.json" "$2"'
+    mallory.bash(link, theirs, mallory.runs / "30-train", run)
+    sums = victim.type("submit.py", "report", "--csv", "--runs", mallory.runs)
+    assert "victim," in sums.stdout and "mallory," not in sums.stdout
+    assert f"cannot read {mallory.runs}/30-train/record.json: it is left out" in sums.stderr
     for verb in ("report", "card", "sync", "rerun"):
         done = victim.run([*command[:2], verb, "30-train"], cwd=mallory.runs, check=False)
         assert f'no run "30-train" in {victim.runs}' in told(done), verb
