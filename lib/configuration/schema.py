@@ -12,7 +12,12 @@ from typing import Annotated, Any, NamedTuple
 from lib.configuration.runtimes import runtime_names
 from lib.configuration.tables import Key, check_keys, check_value, keys_of
 from lib.script.errors import LongshipError
+from lib.script.quoting import name as variable_name
+from lib.script.secrets import has_secret
 
+# Digits and small letters: so looks a token of any kind, and no name of a variable.
+_TOKEN = re.compile(r"(?=(?:\D*\d){3})(?=.*[a-z])[^/]{20,}")
+_TOKEN_FILES = "environment.token_files"
 Strings = tuple[str, ...]
 StringTable = Mapping[str, str]
 
@@ -121,7 +126,7 @@ class EnvironmentKeys(NamedTuple):
         Strings, "variables to unset, in addition to the built-in list; NAME* too"
     ] = ()
     set: Annotated[StringTable, "variables to set, as written: $NAME is not expanded"] = {}
-    secrets: Annotated[Strings, "variables passed by name, never written down"] = (
+    secrets: Annotated[Strings, "names of variables, passed by name; no value is written down"] = (
         "HF_TOKEN",
         "WANDB_API_KEY",
     )
@@ -211,7 +216,25 @@ def check_layer(tables: Any, file: str, prefix: str = "") -> Layer:
             values.update({f"{name}.{key}": each for key, each in value.items()})
         else:
             values[name] = value
+    _refuse_tokens(origin, values)
     return Layer(origin, values)
+
+
+def _refuse_tokens(origin: str, values: Mapping[str, Any]) -> None:
+    """Stop at a token where [environment] has names and paths; no message shows it."""
+    files = values.get(_TOKEN_FILES, {}).values()
+    for key in ("environment.secrets", "environment.unset", "environment.set", _TOKEN_FILES):
+        for each in (*values.get(key, ()), *(files if key == _TOKEN_FILES else ())):
+            # a launch reads no short names for tokens
+            if len(each) >= 20 and (
+                _TOKEN.fullmatch(each) or has_secret(each.encode(errors="surrogateescape"))
+            ):
+                raise LongshipError(
+                    f"{origin}: {key} contains a token; expected names, such as HF_TOKEN",
+                    "delete it from that file, revoke it, and run: export HF_TOKEN=...",
+                )
+    for each in values.get("environment.secrets", ()):
+        variable_name(each)
 
 
 def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:

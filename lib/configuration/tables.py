@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from lib.script.errors import LongshipError, suggest
+from lib.script.secrets import mask
 from lib.script.trust import read_named
 
 _LARGEST = 1 << 22  # bytes of a file
@@ -200,7 +201,7 @@ def check_value(dotted: str, value: Any, key: Key, where: str) -> Any:
 
 def _shown(value: Any) -> str:
     try:
-        text = repr(value)
+        text = mask(repr(value))
     except ValueError:  # a number of thousands of digits
         return "too large"
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."

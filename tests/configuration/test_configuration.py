@@ -152,6 +152,37 @@ def test_later_layers_win_and_their_origin_is_kept():
     assert origins["machine"] == "default"
 
 
+_HUB = "hf_" + "aB3" * 12  # no token, but looks like one
+_HEX = "c0ffee" * 6 + "1234"  # as Weights & Biases'
+
+
+@pytest.mark.parametrize("token", [_HUB, _HEX])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'secrets = ["HF_TOKEN", "{}"]',
+        'secrets = ["HF_TOKEN={}"]',
+        'unset = ["{}"]',
+        'set = {{ {} = "1" }}',
+        'token_files = {{ {} = "/x" }}',
+        'token_files = {{ HF_TOKEN = "{}" }}',
+    ],
+)
+def test_token_where_a_name_belongs_is_refused_and_not_shown(line, token, tmp_path):
+    key = line.partition(" ")[0]
+    with pytest.raises(LongshipError, match=f"environment.{key} contains a token") as error:
+        check(f"[environment]\n{line.format(token)}\n", tmp_path)
+    assert token not in str(error.value) + error.value.hint and "revoke it" in error.value.hint
+
+
+def test_secret_that_is_no_name_is_refused(tmp_path):
+    with pytest.raises(LongshipError, match="is not a valid name"):
+        check('[environment]\nsecrets = ["MY-TOKEN"]\n', tmp_path)
+    with pytest.raises(LongshipError, match="expected a list of strings") as error:
+        check(f'[environment]\nsecrets = "{_HUB}"\n', tmp_path)
+    assert _HUB not in str(error.value)
+
+
 def test_variables_are_merged_name_by_name_and_lists_are_replaced():
     layers = [
         Layer("site", {"environment.set": {"A": "1", "B": "1"}, "container.binds": ("/a",)}),
