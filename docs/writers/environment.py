@@ -34,7 +34,26 @@ names are kept."""
 _SET = """\
 Variables are set in this order, and later ones override earlier ones: the following ones,
 `environment.set` of [configuration.toml](configuration.md#environment), tokens, then `VIRTUAL_ENV`
-and `PATH`, which begins with the venv, then the overlay."""
+and `PATH`, which begins with the venv, then the overlay.
+
+A cache that you export yourself, in a job script or in the shell of `container_run.py`, is kept,
+and its directory is visible inside. If another variable that you export gets a new value, one note
+at the start names it and the setting that decides. `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE` and
+`TRANSFORMERS_CACHE` are unset, as they would come before `HF_HOME`: set that one. Installations
+(`set_up.py`, `build_overlay.py`) use the caches under `<scratch_dir>` whatever you export."""
+
+_COMPILED = """\
+In a job, what programs compile is on the node: ranks of several nodes delete each other's files on
+a shared file system, and a rank that fails hangs the others. `LONGSHIP_NODE_CACHE` is
+`longship-UID-JOB-NODE` in `TMPDIR`, or in `/tmp` if `TMPDIR` is not set or others could exchange
+a directory in it. Only you can enter it, and the end of the job deletes it on each node; after
+`scancel`, or a job without `start_job`, the site's cleaning of `/tmp` does. For another place,
+export the variable in the job script, with a directory per job or per node: `environment.set`
+expands no `$SLURM_JOB_ID`.
+
+```bash
+export TRITON_CACHE_DIR=/tmp/triton-$SLURM_JOB_ID
+```"""
 
 _INDEX = """\
 If you set `LONGSHIP_MODULE_INDEX` to 0, Python searches the files of an overlay itself, and not
@@ -60,6 +79,8 @@ _RANKS = """\
 `lib/jobs/inside/ranks.bash`, which the scripts of the stacks source, starts one process per GPU. It
 reads these variables:"""
 
+_NODE = "${LONGSHIP_NODE_CACHE:-$LONGSHIP_SCRATCH_DIR/cache}"
+
 _TORCHRUN = """\
 Each process has `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and `LOCAL_WORLD_SIZE`: torchrun sets them, or
 the job script if Slurm starts one task per rank. The default of `OMP_NUM_THREADS` is the rank's
@@ -84,6 +105,7 @@ def environment_page() -> str:
         "## Set",
         _SET,
         table(("variable", "value"), _exports(settings)),
+        _COMPILED,
         _INDEX,
         "## Offline",
         _OFFLINE,
@@ -119,16 +141,20 @@ def _exports(settings: Settings) -> list[tuple[str, str]]:
     rows = []
     training = Training.read(settings, PLACES)
     for line in environment_script(settings, PLACES, training, online=False).splitlines():
-        if line.startswith("export "):
-            for word in shlex.split(line)[1:]:
-                name, _, given = word.partition("=")
-                given = shown.get(name, given).replace("$LONGSHIP_SCRATCH_DIR", "<scratch_dir>")
-                unless_set = re.fullmatch(rf"\$\{{{name}:-(.*)\}}", given)
-                if unless_set:
-                    rows.append((code(name), f"{code(unless_set[1])} (if unset)"))
-                elif name not in OFFLINE:
-                    shared = " (if `shared_dir` is set)" if "<shared_dir>" in given else ""
-                    rows.append((code(name), code(given) + shared))
+        own, _, exported = line.rpartition("|| ")
+        if not exported.startswith("export "):
+            continue
+        for word in shlex.split(exported)[1:]:
+            name, _, given = word.partition("=")
+            given, on_node = shown.get(name, given), given.replace(_NODE, "$LONGSHIP_NODE_CACHE")
+            given = given.replace(_NODE, "<scratch_dir>/cache")
+            given = given.replace("$LONGSHIP_SCRATCH_DIR", "<scratch_dir>")
+            about = " (if `shared_dir` is set)" if "<shared_dir>" in given else ""
+            about = about or (" (if unset)" if own else "")
+            if "$LONGSHIP_NODE_CACHE" in on_node:
+                about += f"; in a job {code(on_node)}"
+            if name not in OFFLINE:
+                rows.append((code(name), code(given) + about))
     return rows
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from lib.runtimes.contract import forget_lines
+from lib.runtimes.contract import caller_lines, forget_lines
 from lib.runtimes.environment import Environment, bind_lines, overlay_lines
 from lib.runtimes.host import command_prefix
 from lib.runtimes.runtime import runtime_of
@@ -62,8 +62,10 @@ def options(env: Environment) -> list[str]:
         *forget_lines(env.settings.configuration.environment),
         'bind_format() { pyxis_add_bind "$@"; }',
         "pyxis_add_binds() {",
+        *("  " + line for line in caller_lines(env.settings, env.training)),
         *("  " + line for line in bind_lines(env)),
         *("  " + line for line in overlay_lines(env, mount_overlay)),
+        f"  {call('bind_add', '/tmp')}",
         "}",
         call("pyxis_begin_options", env.image, env.image_hint, *edf),
     ]

@@ -21,7 +21,8 @@ from lib.script.command import call, export, wrapped
 from lib.script.errors import LongshipError, offline_modes
 from lib.script.quoting import NAME, Expansion, Word, name, word
 
-# Caches that would otherwise fill a 20 GB home directory, each under <scratch_dir>/cache.
+# Caches that would otherwise fill a 20 GB home directory, each under <scratch_dir>/cache; the
+# caller's own are kept.
 CACHES = (
     ("XDG_CACHE_HOME", "xdg"),
     ("HF_HOME", "huggingface"),
@@ -29,18 +30,24 @@ CACHES = (
     ("UV_CACHE_DIR", "uv"),
     ("TORCH_HOME", "torch"),
     ("TORCH_EXTENSIONS_DIR", "torch_extensions"),
-    ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
-    ("TRITON_CACHE_DIR", "triton"),
-    ("CUDA_CACHE_PATH", "cuda"),
     ("NUMBA_CACHE_DIR", "numba"),
     ("MPLCONFIGDIR", "matplotlib"),
     ("WANDB_CACHE_DIR", "wandb/cache"),
     ("WANDB_CONFIG_DIR", "wandb/config"),
     ("WANDB_DATA_DIR", "wandb/data"),
 )
+# The same, but in a job on its node: on a shared file system, ranks of several nodes delete each
+# other's files, and a rank that dies of it hangs the others.
+COMPILED = (
+    ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    ("TRITON_CACHE_DIR", "triton"),
+    ("CUDA_CACHE_PATH", "cuda"),
+    ("MIOPEN_USER_DB_PATH", "miopen"),
+    ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"),
+)
 LOGINS = (("HF_TOKEN_PATH", "token"), ("HF_STORED_TOKENS_PATH", "stored_tokens"))
-# These must be node-local on some machines (LUMI), where a job script sets them.
-CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"))
+# These would come before HF_HOME.
+HUB_CACHES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 
 # Comment above the text in emitted scripts.
 CONTRACT = "The environment inside, the same for every runtime: POSIX sh."
@@ -73,6 +80,15 @@ def forget_lines(environment: EnvironmentKeys) -> list[str]:
         wrapped("host_forget", *dict.fromkeys(words)),
         *([call("exported_drop", *kept)] if kept else []),
     ]
+
+
+def caller_lines(settings: Settings, training: Training) -> list[str]:
+    """Return the line with which the contract keeps the caller's caches, and names the rest."""
+    caches = dict.fromkeys(variable for variable, _ in (*CACHES, *COMPILED))
+    others = ["PYTHONNOUSERSITE", "UV_LINK_MODE", *(variable for variable, _ in LOGINS)]
+    others += [*HUB_CACHES, *OFFLINE, *training.variables()]
+    others += [each for each in settings.configuration.environment.set if each not in caches]
+    return [wrapped("caller_names", *caches, "--", *dict.fromkeys(others))]
 
 
 def lost_names(environ: Mapping[str, str]) -> list[str]:
@@ -148,7 +164,9 @@ def environment_script(
     environment = settings.configuration.environment
     refuse_secrets(environment, settings.origins)
     shares_hub = paths.is_shared and "HF_HOME" not in environment.set
+    hub = export("HF_HUB_CACHE", paths.hub / "hub")
     lines = [
+        _CALLERS,
         export("PYTHONNOUSERSITE", "1"),
         export("PIP_USER", "0"),  # whatever pip.conf says: what is installed there is not seen
         export("UV_LINK_MODE", "copy"),  # a change in one venv must not reach uv's cache and others
@@ -160,19 +178,21 @@ def environment_script(
         export("LONGSHIP_CHECKPOINT_DIR", paths.checkpoint_dir),
         export("LONGSHIP_REPOSITORIES", paths.repositories),
         *(export(name, value) for name, value in training.variables().items()),
+        call("unset", *HUB_CACHES),
         *(
-            f'export {variable}="$LONGSHIP_SCRATCH_DIR"/cache/{directory}'
-            for variable, directory in CACHES
-        ),
-        *(
-            f'export {variable}="${{{variable}:-$LONGSHIP_SCRATCH_DIR/cache/{directory}}}"'
-            for variable, directory in CACHES_UNLESS_SET
+            f'is_callers {variable} || export {variable}="{top}/{directory}"'
+            for caches, top in (
+                (CACHES, "$LONGSHIP_SCRATCH_DIR/cache"),
+                (COMPILED, "${LONGSHIP_NODE_CACHE:-$LONGSHIP_SCRATCH_DIR/cache}"),
+            )
+            for variable, directory in caches
         ),
         # a login is the user's own, whatever cache is used
         *(f'export {variable}="$HOME"/.cache/huggingface/{file}' for variable, file in LOGINS),
-        *([export("HF_HUB_CACHE", paths.hub / "hub")] if shares_hub else []),
+        *([f"is_callers HF_HOME || {hub}"] if shares_hub else []),
         call("unset", *OFFLINE) if online else call("export", *(f"{each}=1" for each in OFFLINE)),
         *(export(variable, value) for variable, value in environment.set.items()),
+        _report_replaced(environment, settings.origins["environment.set"]),
         *(
             _read_token(variable, expand("environment.token_files", file, settings))
             for variable, file in environment.token_files.items()
@@ -208,6 +228,41 @@ or choose an image that has it: container.image in configuration.toml" ;;
   exit 127
 }}
 exec "$@\""""
+
+
+# The first lines: which of the following variables the caller has set (`caller_names`), and how.
+_CALLERS = """\
+is_callers() { case ${LONGSHIP_CALLERS-} in *" $1 "*) ;; *) return 1 ;; esac; }
+for longship_name in ${LONGSHIP_CALLERS-}; do
+  eval "longship_was_$longship_name=\\${$longship_name-}"
+done"""
+
+# The first task names those that have another value now, each with the setting that decides.
+_REPLACED = """\
+longship_replaced=
+for longship_name in ${{LONGSHIP_CALLERS-}}; do
+  eval "[ \\"\\${{$longship_name-}}\\" = \\"\\$longship_was_$longship_name\\" ]" && continue
+  case $longship_name in
+{}
+  esac
+  longship_replaced="$longship_replaced${{longship_replaced:+, }}$longship_name ($longship_by)"
+done
+unset LONGSHIP_CALLERS
+case ${{SLURM_PROCID:-0}}$longship_replaced in 0?*)
+  echo "note: replaced inside the environment, by these settings: $longship_replaced" >&2 ;; esac"""
+
+
+def _report_replaced(environment: EnvironmentKeys, origin: str) -> str:
+    """Return the text that names what the caller has set and the environment has replaced."""
+    settings = {
+        " | ".join(environment.set): f"environment.set in {origin}",
+        "TRAINING_*": "[training]",
+        " | ".join(OFFLINE): "--online, environment.set",
+        " | ".join(HUB_CACHES): "HF_HOME",
+        "*": "environment.set",
+    }
+    cases = (f"    {each}) longship_by={word(by)} ;;" for each, by in settings.items() if each)
+    return _REPLACED.format("\n".join(cases))
 
 
 def _read_token(variable: str, file: str) -> str:

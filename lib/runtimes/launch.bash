@@ -2,6 +2,9 @@
 # The launch of a program inside: checks of the image, and the runtime's options. If the runtime is
 # apptainer, no function here starts a process: each rank of a job runs them.
 
+# shellcheck source=lib/runtimes/caches.bash
+source "${BASH_SOURCE[0]%/*}/caches.bash"
+
 # modules_load PROGRAM CALL...: load environment modules, unless PROGRAM is found. Inside a job the
 # batch script has loaded them, and thousands of ranks must not do it again.
 modules_load() {
@@ -30,8 +33,7 @@ host_forget() {
     CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH CMAKE_PREFIX_PATH \
     PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONSAFEPATH VIRTUAL_ENV \
     "${!CONDA_@}" "${!_CE_@}" \
-    PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON UV_SYSTEM_PYTHON \
-    HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE "$@" # the caches come before HF_HOME
+    PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON UV_SYSTEM_PYTHON "$@"
 }
 
 # program_check NAME: stop if the runtime is missing.
@@ -96,7 +98,7 @@ variable_is_hosts() {
   esac
 }
 
-# bind_host_files: bind what the caller's environment names: certificates and the temporary
+# bind_host_files: bind what the environment names: certificates, caches and the temporary
 # directory.
 bind_host_files() {
   local variable path
@@ -105,6 +107,9 @@ bind_host_files() {
     if [[ $path == /* && -e $path ]]; then bind_add "$path" "$path" ro; fi
   done
   if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then bind_add "$TMPDIR"; fi
+  # of a job, TMPDIR without the links in its path
+  if [[ ${LONGSHIP_NODE_CACHE:-/tmp/} != /tmp/* ]]; then bind_add "$LONGSHIP_NODE_CACHE"; fi
+  for path in ${caller_caches[@]+"${caller_caches[@]}"}; do bind_add "$path"; done
 }
 
 # bind_pip_sources: bind pip's configuration, and the directories and files that it names.

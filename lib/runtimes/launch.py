@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, make_lines
 from lib.configuration.training import Training
-from lib.runtimes.contract import CONTRACT, SHELL, environment_script, forget_lines
+from lib.runtimes.contract import (
+    CONTRACT,
+    SHELL,
+    caller_lines,
+    environment_script,
+    forget_lines,
+)
 from lib.runtimes.environment import Environment, check_overlay, command_line, module_lines
 from lib.script.command import assign, call, text_below, wrapped
 from lib.script.quoting import Expansion, Word
@@ -18,7 +24,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     script = _script(env, online=online, directories=env.package_directories)
     if env.in_pyxis:  # these lines run inside the container
         begin = env.module.check_inside()
-        prepare = [text_below("longship_contract", script, CONTRACT), ""]
+        prepare = [call("node_cache_make"), text_below("longship_contract", script, CONTRACT), ""]
     else:
         # the ranks' job has checked them
         begin = wrapped("directory_make", *env.paths.roots)
@@ -82,6 +88,9 @@ def _prepare_lines(env: Environment, script: str) -> list[str]:
     return [
         *module_lines(env.machine, env.runtime),
         *forget_lines(env.settings.configuration.environment),
+        # an installation uses the caches that Longship checks
+        *([] if env.purpose == "set_up" else caller_lines(env.settings, env.training)),
+        *([] if env.purpose == "set_up" else [call("node_cache_make")]),
         text_below("longship_contract", script, CONTRACT),
         *([call("program_check", env.runtime)] if env.image else []),
         *image_lines(env),

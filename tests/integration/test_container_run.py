@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -212,6 +213,17 @@ def test_program_knows_where_it_is(clone):
     assert found["LONGSHIP_SCRATCH_DIR"] == str(clone.scratch)
     assert found["HF_HOME"] == f"{clone.scratch}/cache/huggingface"
     assert found["PYTHONNOUSERSITE"] == "1"
+
+
+def test_cache_of_the_caller_is_kept_and_what_is_replaced_is_told(clone):
+    command = ["sh", "-c", 'echo 1 >"$TRITON_CACHE_DIR/x"; echo "$HF_HUB_OFFLINE $TORCH_HOME"']
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # not visible unless bound
+        env = {"TRITON_CACHE_DIR": folder, "HF_HUB_OFFLINE": "0", "TORCH_HOME": "/my/home"}
+        done = clone.container_run(*command, env=env)
+        assert Path(folder, "x").exists()
+    assert done.stdout == "1 /my/home\n"
+    (note,) = [line for line in done.stderr.splitlines() if "replaced" in line]
+    assert note.endswith(": HF_HUB_OFFLINE (--online, environment.set)")
 
 
 def test_packages_of_the_venv_are_there(clone):

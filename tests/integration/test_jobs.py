@@ -163,6 +163,25 @@ def test_node_that_cannot_start_the_image_is_named(jobs):
     assert "problem  message with a hint: line " in said and "    fix: ask the site's " in said
 
 
+def test_what_ranks_compile_is_on_their_node_until_the_job_ends(jobs):
+    body = (
+        "export TORCH_HOME=/mine HF_HUB_OFFLINE=0\n"
+        'srun "$LAUNCHER" sh -c \'mkdir -p "$TRITON_CACHE_DIR"; ls -ld "${TRITON_CACHE_DIR%/*}"\'\n'
+        "export TRITON_CACHE_DIR=/tmp/triton-$SLURM_JOB_ID\n"
+        'srun "$LAUNCHER" sh -c \'echo "own $TRITON_CACHE_DIR $TORCH_HOME"\'\n'
+    )
+    job = write_job(jobs, "compiles", body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2")
+    run = jobs.finish(job)
+    made = [line.split() for line in run.log.splitlines() if " drwx" in line]
+    assert {words[1] for words in made} == {"drwx------"} and len(made) == 4
+    folders = {words[-1] for words in made}
+    name = f"/tmp/longship-{os.getuid()}-{run.job}-"
+    assert len(folders) == 2 and all(each.startswith(name) for each in folders)
+    assert not any(map(os.path.exists, folders))
+    assert run.log.count(f": own /tmp/triton-{run.job} /mine\n") == 4
+    assert run.log.count("replaced inside the environment") == 2  # once in each step
+
+
 def test_two_jobs_on_one_node_do_not_share_a_port(jobs):
     job = write_job(jobs, "port", 'echo "port $MASTER_PORT at $MASTER_ADDR"; srun sleep 1')
     numbers = [jobs.job(job, "--nodelist=node1") for _ in range(2)]

@@ -14,6 +14,7 @@ from lib.configuration.training import Training
 from lib.runtimes import contract
 from lib.runtimes.contract import Bind, environment_script, forget_lines, patched_files
 from lib.runtimes.environment import Environment
+from lib.runtimes.launch import run_lines
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -85,11 +86,105 @@ def test_program_knows_where_it_is(shell, repository):
     }
 
 
-def test_caches_lie_below_the_scratch_folder_whatever_the_host_says(shell, repository):
-    text = text_for(repository, '[paths]\nscratch_dir = "/my scratch"\n')
-    names = [name for name, _ in contract.CACHES]
-    found = inside(shell, text, names, env=dict.fromkeys(names, "/of the host"))
-    assert found == {name: f"/my scratch/cache/{folder}" for name, folder in contract.CACHES}
+def launch(repository, scratch, more="", *, env=None, online=False):
+    """Give what a program finds that a launch without a container starts, and the messages."""
+    text = f'packages.requirements = ""\npaths.scratch_dir = "{scratch}"\n'
+    text += f'paths.project_dir = "{scratch}/project"\n{more}\n'
+    repository.write("configuration.toml", text)
+    here = Environment(*repository.settings_and_paths(), "host")
+    command = ["bash", "-c", render("a test", run_lines(here, online=online)), "x", "env", "-0"]
+    done = processes.run(command, env={"PATH": processes.PATH, "HOME": "/home", **(env or {})})
+    return dict(each.split("=", 1) for each in done.stdout.split("\0")[:-1]), done.stderr
+
+
+OWN = [name for name, _ in (*contract.CACHES, *contract.COMPILED)]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_cache_of_the_caller_is_kept_and_the_others_are_in_scratch_dir(name, repository, tmp_path):
+    scratch = tmp_path / "my scratch"
+    found, said = launch(repository, scratch, env={name: "/of the caller/$x"})
+    caches = dict((*contract.CACHES, *contract.COMPILED))
+    places = {each: f"{scratch}/cache/{folder}" for each, folder in caches.items()}
+    assert {each: found[each] for each in OWN} == {**places, name: "/of the caller/$x"}
+    assert said == "" and "LONGSHIP_CALLERS" not in found
+    # those of an image are replaced, and so is what the configuration unsets
+    unset = f'[environment]\nunset = ["{name}"]\n'
+    assert launch(repository, scratch, unset, env={name: "/x"})[0][name] == places[name]
+    text = text_for(repository, f'paths.scratch_dir = "{scratch}"\n')
+    assert inside(["sh"], text, OWN, env={name: "/of the image"}) == places
+
+
+def test_what_a_job_compiles_stays_on_its_node(repository, tmp_path):
+    scratch = tmp_path / "scratch"
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    linked = tmp_path / "linked"
+    linked.symlink_to(open_to_all)
+    number = str(os.getpid() + (1 << 40))
+    job = {"SLURM_JOB_ID": number, "SLURMD_NODENAME": "n1"}
+    name = f"longship-{os.getuid()}-{number}-n1"
+    cases = [
+        (tmp_path, tmp_path / name),
+        *[(each, Path("/tmp", name)) for each in (open_to_all, linked)],
+    ]
+    for folder, expected in [*cases, ("/none", Path("/tmp", name)), ("", Path("/tmp", name))]:
+        found, said = launch(repository, scratch, env={**job, "TMPDIR": str(folder)})
+        assert found["LONGSHIP_NODE_CACHE"] == str(expected) and said == ""
+        assert expected.stat().st_mode & 0o7777 == 0o700
+        for variable, directory in contract.COMPILED:
+            assert found[variable] == f"{expected}/{directory}"
+        assert found["HF_HOME"] == f"{scratch}/cache/huggingface"
+        # a job that is submitted inside takes none of them for its caller's
+        later = {**job, "SLURM_JOB_ID": f"{number}9", "TMPDIR": str(tmp_path)}
+        names = [*dict(contract.COMPILED), "HF_HOME", "LONGSHIP_SCRATCH_DIR", "LONGSHIP_NODE_CACHE"]
+        again, _ = launch(
+            repository, scratch, env={**{each: found[each] for each in names}, **later}
+        )
+        assert (
+            again["TRITON_CACHE_DIR"] == f"{tmp_path}/{name.replace(number, number + '9')}/triton"
+        )
+        remove = render("a test", ["node_caches_remove"])
+        env = {**job, "PATH": processes.PATH, "TMPDIR": str(folder), "SLURM_JOB_NUM_NODES": "1"}
+        processes.run(["bash", "-c", remove], env=env)
+        assert not expected.exists()
+    # not through what another one has made there
+    (tmp_path / name).symlink_to(open_to_all)
+    found, said = launch(repository, scratch, env={**job, "TMPDIR": str(tmp_path)})
+    assert found["TRITON_CACHE_DIR"] == f"{scratch}/cache/triton"
+    assert said.startswith(f"note: cannot create {tmp_path / name}, so compilers use")
+
+
+@pytest.mark.parametrize(
+    ("given", "configuration", "online", "told"),
+    [
+        ({"HF_HUB_OFFLINE": "0"}, "", False, "HF_HUB_OFFLINE (--online, environment.set)"),
+        ({"HF_HUB_OFFLINE": "1"}, "", False, ""),
+        ({"HF_HUB_OFFLINE": "1"}, "", True, "HF_HUB_OFFLINE (--online, environment.set)"),
+        ({"HF_HUB_OFFLINE": "0"}, 'HF_HUB_OFFLINE = "0"', False, ""),
+        ({"HF_HUB_CACHE": "/x"}, "", False, "HF_HUB_CACHE (HF_HOME)"),
+        ({"UV_LINK_MODE": "symlink"}, "", False, "UV_LINK_MODE (environment.set)"),
+        ({"HF_HOME": "/x", "A": "$1"}, 'A = "$1"', False, ""),
+        (
+            {"HF_HOME": "/x", "A": "2\n", "command": "x"},
+            'A = "1"\ncommand = "y"\nHF_HOME = "/hf"',
+            False,
+            "HF_HOME (environment.set in configuration.toml), "
+            "A (environment.set in configuration.toml), "
+            "command (environment.set in configuration.toml)",
+        ),
+    ],
+)
+def test_replaced_variable_is_told_once_with_its_setting(
+    given, configuration, online, told, repository, tmp_path
+):
+    configuration = f"[environment.set]\n{configuration}"
+    _, said = launch(repository, tmp_path, configuration, env=given, online=online)
+    note = "note: replaced inside the environment, by these settings: "
+    assert said == (f"{note}{told}\n" if told else "")
+    env = {**given, "SLURM_PROCID": "10"}
+    assert launch(repository, tmp_path, configuration, env=env, online=online)[1] == ""
 
 
 def test_login_is_in_the_home_folder_whatever_cache_is_used(shell, repository):
@@ -116,13 +211,6 @@ def test_models_are_those_of_the_group(more, hub, shell, repository):
     home, cache, mode = inside(shell, text, names).values()
     assert home in ("/s/cache/huggingface", "/own")
     assert (cache, mode) == ("/s/cache/uv", "copy")
-
-
-def test_caches_that_a_job_sets_stay(shell, repository):
-    text = text_for(repository, '[paths]\nscratch_dir = "/s"\n')
-    names = ["MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"]
-    found = inside(shell, text, names, env={"MIOPEN_USER_DB_PATH": "/node local"})
-    assert list(found.values()) == ["/node local", "/s/cache/miopen"]
 
 
 def test_hugging_face_is_offline_unless_online(shell, repository):
@@ -293,7 +381,7 @@ def test_what_leaks_from_the_host_is_taken_out(repository):
     repository.write("configuration.toml", '[environment]\nunset = ["MINE", "OURS_*", "CC"]\n')
     (line,) = forget_lines(repository.settings().configuration.environment)
     leaking = ["CC", "CFLAGS", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_USER", "UV_PYTHON"]
-    leaking += ["LD_PRELOAD", "BASH_ENV", "ENV", "HF_HUB_CACHE", "CMAKE_PREFIX_PATH"]
+    leaking += ["LD_PRELOAD", "BASH_ENV", "ENV", "CMAKE_PREFIX_PATH"]
     leaking += ["CONDA_PREFIX", "CONDA_SHLVL", "_CE_CONDA", "MINE", "OURS_1", "OURS_"]
     kept = {"PATH", "MINE_TOO", "OUR", "CONDA", "CCC", "HF_TOKEN"}
     env = {**dict.fromkeys([*leaking, *kept], "x"), "PATH": os.environ["PATH"], "BASH_ENV": ""}

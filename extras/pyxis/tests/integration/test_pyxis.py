@@ -1,5 +1,6 @@
 """Jobs of AWS and Alps, whose srun starts the containers: see stand_ins/pyxis/srun."""
 
+import os
 import re
 import shutil
 from functools import partial
@@ -21,6 +22,7 @@ printf 'rank %s of %s in %s, PATH %s, stack %s, GPUs %s, image %s, arguments:' "
     "$(wc -c </longship-image)"
 printf ' <%s>' "$@" "$LINES_OF_TEXT" "$QUOTED"
 echo
+echo "caches $TRITON_CACHE_DIR $TORCHINDUCTOR_CACHE_DIR"
 """
 
 
@@ -92,7 +94,8 @@ def _own_jobs(slurm):
 
 
 def test_ranks_run_inside_with_their_arguments_and_variables(clone, squashfs_image):
-    env = {"LINES_OF_TEXT": "one\ntwo", "QUOTED": '"quoted"'}
+    env = {"LINES_OF_TEXT": "one\ntwo", "QUOTED": '"quoted"', "HF_HUB_OFFLINE": "0"}
+    env["TORCHINDUCTOR_CACHE_DIR"] = "/tmp/mine"
     words = ["--nodes=2", "--", "a b", "$HOME", "it's"]
     run = clone.finish(TRAIN, *words, env=env)
     size = squashfs_image.stat().st_size
@@ -104,6 +107,9 @@ def test_ranks_run_inside_with_their_arguments_and_variables(clone, squashfs_ima
     assert run.log.count('two> <"quoted">') == 2
     assert run.record["exit_code"] == "0"
     assert "PyYAML" in run.written("packages.txt")
+    caches = rf"\d: caches /tmp/longship-{os.getuid()}-{run.job}-(\S+)/triton /tmp/mine\n"
+    assert len({*re.findall(caches, run.log)}) == 2, run.log
+    assert run.log.count("note: replaced inside the environment") == 1
 
 
 def test_job_that_starts_no_container_fails(clone):
