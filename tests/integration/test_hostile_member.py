@@ -509,6 +509,21 @@ def test_caches_of_code_are_closed(make_village):
     assert done.stdout == ""
 
 
+def test_job_compiles_in_no_directory_that_another_made_or_can_exchange(make_village):
+    village = make_village()
+    victim, parent = village.victim, village.parent
+    node = {"SLURM_JOB_ID": f"{os.getpid()}", "SLURMD_NODENAME": "node1", "TMPDIR": str(parent)}
+    name = f"longship-{victim.uid}-{os.getpid()}-node1"
+    show = ("container_run.py", "sh", "-c", 'echo "$TRITON_CACHE_DIR"')
+    assert victim.type(*show, env=node).stdout == f"/tmp/{name}/triton\n"
+    victim.bash('rm -r "$1"', f"/tmp/{name}")
+    village.mallory.bash('mkdir -m 777 "$1"', f"/tmp/{name}")
+    done = victim.type(*show, env=node)
+    village.mallory.bash('rm -r "$1"', f"/tmp/{name}")
+    assert done.stdout == f"{village.scratch(victim)}/cache/triton\n"
+    assert f"note: cannot create /tmp/{name}, " in done.stderr
+
+
 def test_login_inside_is_kept_in_the_home_directory(make_village):
     """As huggingface_hub does it: the file that a variable names, or one in HF_HOME."""
     village = make_village()
