@@ -4,30 +4,31 @@
 # directories of the caller's own caches, which must be visible inside
 declare -ga caller_caches=()
 
-# caller_names CACHE... -- NAME...: export which of these variables the caller has set: the
-# environment inside keeps the caches, and reports what it replaces. A cache in the directories of
-# an environment around this script is not the caller's: a job that is submitted inside has its own.
-caller_names() {
-  local variable value kind=cache
+# caches_keep NAME...: begin LONGSHIP_CALLERS with the caches that the caller has set, which the
+# environment inside keeps. One in the directories of an environment around this script is not the
+# caller's: a job that is submitted inside has its own.
+caches_keep() {
+  local variable value
   caller_caches=()
-  LONGSHIP_CALLERS=' '
+  export LONGSHIP_CALLERS=' '
   for variable in "$@"; do
-    if [[ $variable == -- ]]; then
-      kind=other
-      continue
-    fi
-    value=${longship_kept[$variable]-${!variable-}}
-    if [[ -z $value ]]; then continue; fi
-    if [[ $kind == cache ]]; then
-      case $value in
-        "${LONGSHIP_SCRATCH_DIR:-//}/cache/"* | "${LONGSHIP_NODE_CACHE:-//}/"*) continue ;;
-        /tmp/*) ;;
-        /*) if [[ -d $value ]]; then caller_caches+=("$value"); fi ;;
-      esac
-    fi
+    value=${!variable-}
+    case $value in
+      '' | "${LONGSHIP_SCRATCH_DIR:-//}/cache/"* | "${LONGSHIP_NODE_CACHE:-//}/"*) continue ;;
+      /tmp/*) ;;
+      /*) if [[ -d $value ]]; then caller_caches+=("$value"); fi ;;
+    esac
     LONGSHIP_CALLERS+="$variable "
   done
-  export LONGSHIP_CALLERS
+}
+
+# callers_add NAME...: add the other variables that the caller has set, for the environment inside
+# to report which of them it replaces.
+callers_add() {
+  local variable
+  for variable in "$@"; do
+    if [[ -n ${longship_kept[$variable]-${!variable-}} ]]; then LONGSHIP_CALLERS+="$variable "; fi
+  done
 }
 
 # node_cache_make: in a job, export LONGSHIP_NODE_CACHE, a directory on this node that only the user

@@ -83,12 +83,12 @@ def forget_lines(environment: EnvironmentKeys) -> list[str]:
 
 
 def caller_lines(settings: Settings, training: Training) -> list[str]:
-    """Return the line with which the contract keeps the caller's caches, and names the rest."""
-    caches = dict.fromkeys(variable for variable, _ in (*CACHES, *COMPILED))
-    others = ["PYTHONNOUSERSITE", "UV_LINK_MODE", *(variable for variable, _ in LOGINS)]
-    others += [*HUB_CACHES, *OFFLINE, *training.variables()]
-    others += [each for each in settings.configuration.environment.set if each not in caches]
-    return [wrapped("caller_names", *caches, "--", *dict.fromkeys(others))]
+    """Return the lines with which the contract keeps the caller's caches, and names the rest."""
+    caches = dict((*CACHES, *COMPILED))
+    others = ["PYTHONNOUSERSITE", "UV_LINK_MODE", *dict(LOGINS), *HUB_CACHES, *OFFLINE]
+    others += [*training.variables(), *settings.configuration.environment.set]
+    others = [each for each in dict.fromkeys(others) if each not in caches]
+    return [wrapped("caches_keep", *caches), wrapped("callers_add", *others)]
 
 
 def lost_names(environ: Mapping[str, str]) -> list[str]:
@@ -192,7 +192,7 @@ def environment_script(
         *([f"is_callers HF_HOME || {hub}"] if shares_hub else []),
         call("unset", *OFFLINE) if online else call("export", *(f"{each}=1" for each in OFFLINE)),
         *(export(variable, value) for variable, value in environment.set.items()),
-        _report_replaced(environment, settings.origins["environment.set"]),
+        _REPLACED,
         *(
             _read_token(variable, expand("environment.token_files", file, settings))
             for variable, file in environment.token_files.items()
@@ -230,7 +230,7 @@ or choose an image that has it: container.image in configuration.toml" ;;
 exec "$@\""""
 
 
-# The first lines: which of the following variables the caller has set (`caller_names`), and how.
+# The first lines: which of the following variables the caller has set (`caller_lines`), and how.
 _CALLERS = """\
 is_callers() { case ${LONGSHIP_CALLERS-} in *" $1 "*) ;; *) return 1 ;; esac; }
 for longship_name in ${LONGSHIP_CALLERS-}; do
@@ -238,31 +238,21 @@ for longship_name in ${LONGSHIP_CALLERS-}; do
 done"""
 
 # The first task names those that have another value now, each with the setting that decides.
-_REPLACED = """\
+_REPLACED = f"""\
 longship_replaced=
 for longship_name in ${{LONGSHIP_CALLERS-}}; do
   eval "[ \\"\\${{$longship_name-}}\\" = \\"\\$longship_was_$longship_name\\" ]" && continue
   case $longship_name in
-{}
+    TRAINING_*) longship_by="[training]" ;;
+    {"|".join(OFFLINE)}) longship_by="--online, environment.set" ;;
+    {"|".join(HUB_CACHES)}) longship_by=HF_HOME ;;
+    *) longship_by=environment.set ;;
   esac
   longship_replaced="$longship_replaced${{longship_replaced:+, }}$longship_name ($longship_by)"
 done
 unset LONGSHIP_CALLERS
 case ${{SLURM_PROCID:-0}}$longship_replaced in 0?*)
   echo "note: replaced inside the environment, by these settings: $longship_replaced" >&2 ;; esac"""
-
-
-def _report_replaced(environment: EnvironmentKeys, origin: str) -> str:
-    """Return the text that names what the caller has set and the environment has replaced."""
-    settings = {
-        " | ".join(environment.set): f"environment.set in {origin}",
-        "TRAINING_*": "[training]",
-        " | ".join(OFFLINE): "--online, environment.set",
-        " | ".join(HUB_CACHES): "HF_HOME",
-        "*": "environment.set",
-    }
-    cases = (f"    {each}) longship_by={word(by)} ;;" for each, by in settings.items() if each)
-    return _REPLACED.format("\n".join(cases))
 
 
 def _read_token(variable: str, file: str) -> str:

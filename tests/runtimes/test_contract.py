@@ -170,9 +170,7 @@ def test_what_a_job_compiles_stays_on_its_node(repository, tmp_path):
             {"HF_HOME": "/x", "A": "2\n", "command": "x"},
             'A = "1"\ncommand = "y"\nHF_HOME = "/hf"',
             False,
-            "HF_HOME (environment.set in configuration.toml), "
-            "A (environment.set in configuration.toml), "
-            "command (environment.set in configuration.toml)",
+            "HF_HOME (environment.set), A (environment.set), command (environment.set)",
         ),
     ],
 )
