@@ -8,12 +8,10 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from lib.configuration.sites import Expected
 from lib.doctor.report import Diagnosis, Finding, ok, problem, warning
-from lib.jobs.runs import add_faulty_nodes
 from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.launch import run_lines
@@ -69,8 +67,6 @@ def diagnose(env: Environment, script: str, report: Diagnosis) -> None:
     text = read_output(["bash", "-c", script, "doctor.py", *program], _TIME_LIMIT).text
     for each in findings(text, env.machine.expected or Expected()):
         report.add(each)
-    if run := os.environ.get("RUN_DIR"):
-        add_faulty_nodes(Path(run), {node: reason for node, reason, _ in _slow_nodes(_read(text))})
     report.end()
 
 

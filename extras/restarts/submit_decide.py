@@ -11,7 +11,6 @@ import click
 from extras.restarts.watcher import decide as decide_on
 from extras.restarts.watcher import end_of_step
 from lib.configuration.partitions import hours
-from lib.jobs.runs import add_faulty_nodes
 from lib.script.execute import read_output
 from lib.script.records import readable_values, seconds_between
 
@@ -32,7 +31,6 @@ def decide(run: Path, code: int, restarts: int, spares: int) -> None:
     record = readable_values(run / "record.json")
     nodes = read_output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
     ended = end_of_step(record["log"], code, nodes)
-    add_faulty_nodes(run, ended.reasons)
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
     now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     limit = hours(record["time_limit"], "the time limit of the job")

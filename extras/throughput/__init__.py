@@ -1,4 +1,4 @@
 """Throughput: the end of a job compares its tokens per second with the last good run of its kind.
 
-docs/how-to/nodes.md#slow-runs
+docs/how-to/slow_runs.md
 """

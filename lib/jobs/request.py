@@ -46,7 +46,6 @@ class Request(NamedTuple):
     trained_on: Size  # without spare nodes
     first: Sequence[str]  # the arguments; those of an array's first task
     code: Sequence[str]  # lines that export where the job finds its code
-    added: tuple[Option, ...] = ()  # sbatch options of this submission; a re-run has its own
     lines: tuple[str, ...] = ()  # before the cost is shown
     sent: tuple[str, ...] = ()  # after the submission
     then: tuple[Request, ...] = ()  # jobs that are submitted with this one

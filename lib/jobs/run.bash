@@ -10,8 +10,6 @@
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
 #   usage/              the samples of each node, NODE.csv
-#   faulty_nodes        nodes against which the watcher or doctor.py --job has evidence, with time and
-#                       reason, until the end of the run
 #   outputs             link to the directory of the training's results, once the training has
 #                       started
 #   data.json           the files that the training has read, where the program names them

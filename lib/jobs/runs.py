@@ -6,16 +6,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from shlex import quote
 
 from lib.configuration.paths import Paths
 from lib.configuration.tables import find_files
 from lib.script.errors import LongshipError
-from lib.script.execute import write_file
 from lib.script.hooks import hooks
-from lib.script.records import content_of, open_file, read_record
+from lib.script.records import open_file, read_record
 from lib.script.trust import check_trusted, is_own
 
 # What a record says of that which a launcher starts.
@@ -149,15 +147,3 @@ def values_of(run: Path, record: Mapping[str, str]) -> tuple[dict[str, str], lis
         values.update(more)
         problems += found
     return values, problems
-
-
-def add_faulty_nodes(run: Path, reasons: Mapping[str, str]) -> None:
-    """Add nodes, against which there is evidence, to ``<run>/faulty_nodes``.
-
-    A line has node, time and reason, separated by tabs. A full disk must not end the run.
-    """
-    file, now = run / "faulty_nodes", f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    lines = "".join(f"{node}\t{now}\t{reason}\n" for node, reason in reasons.items())
-    if lines and is_own(run):
-        with suppress(LongshipError):
-            write_file(file, content_of(file).decode(errors="surrogateescape") + lines)

@@ -216,7 +216,7 @@ def _options(request: Request) -> list[str]:
     if job.is_interactive:  # salloc reads no header
         typed = [Option(name, value or None) for name, value in own.items()]
         typed = [each for each in typed if each.is_read]
-    options = [each.word for each in (*account, *typed, *request.added)]
+    options = [each.word for each in (*account, *typed)]
     if not job.is_interactive:
         if "output" not in own:
             options.append(f"--output={request.log}")

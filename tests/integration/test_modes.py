@@ -23,9 +23,9 @@ TABLE = re.compile(r"(?<=<!-- modes: begin -->\n).*?(?=<!-- modes: end -->)", re
 # Each parent and each umask once; the table of the page has what is made with setgid and 002.
 REAL = {("plain", "022"), ("setgid", "077"), ("acl", "007")}
 SECRET = re.compile(r"/(jupyter|ssh|longship-\w+|code|configurations)/|\.patch$|token|/key$|\.key$")
-# What a job prints: Slurm makes the file, with the user's umask. And pins and faulty nodes:
-# nobody can remove those of another user.
-ALLOWED = re.compile(r"^\d+ victim/scratch/runs/\d+-\w+\.log$|^[13]777 shared/(\w+/pins|nodes)$")
+# What a job prints: Slurm makes the file, with the user's umask. And pins: nobody can remove
+# those of another user.
+ALLOWED = re.compile(r"^\d+ victim/scratch/runs/\d+-\w+\.log$|^[13]777 shared/\w+/pins$")
 # A step that takes longer than the sampler waits.
 BODY = 'srun "$LAUNCHER" sh -c "python -c \'import longship_tiny\'; sleep 2.5"'
 

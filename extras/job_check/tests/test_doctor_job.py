@@ -11,7 +11,6 @@ from support import processes
 from extras.job_check import diagnosis
 from lib import ROOT
 from lib.configuration.sites import Expected
-from lib.doctor.report import Diagnosis
 from lib.runtimes.environment import Environment
 from lib.script.render import render
 
@@ -227,26 +226,6 @@ def test_slow_node_is_named_and_not_its_neighbours(speeds, slow):
         for speed in some
     ]
     assert [node for node, *_ in diagnosis._slow_nodes(events)] == slow
-
-
-def test_slow_node_is_left_in_the_run_of_the_job(repository, monkeypatch, tmp_path, capsys):
-    lines = [
-        tell(rank, among="ranks of a node", speed=speed, size=1)
-        for rank, speed in enumerate((10, 10, 4, 4))
-    ]
-    text = "\n".join(["job_nodes n1 n2", *ALL, *lines])
-    monkeypatch.setattr(diagnosis, "read_output", lambda *_: SimpleNamespace(text=text))
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    settings, paths = repository.settings_and_paths()
-    env = Environment(settings, paths, "host", "job")
-    for run in ("", str(tmp_path)):  # without a run nothing is written
-        monkeypatch.setenv("RUN_DIR", run)
-        diagnosis.diagnose(env, "", Diagnosis(as_json=False))
-    assert "n2 is slow: 4.00 GB/s among ranks of a node, others 10.00 (median)" in " ".join(
-        capsys.readouterr().out.split()
-    )
-    node, _, reason = (tmp_path / "faulty_nodes").read_text().split("\t")
-    assert (node, reason) == ("n2", "slow: 4.00 GB/s among ranks of a node\n")
 
 
 def test_plain_sockets_are_a_warning():
