@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import BinaryIO, NamedTuple
 
 from extras.explain.first_failure import FOLLOWS, NOBODY, FirstFailure, Label
+from lib.jobs.runs import NO_STEP, STEP
 
 _BLOCK = 1 << 20  # bytes read at once
 END = 1 << 25  # bytes at the end of a file that are searched
@@ -29,11 +30,6 @@ _LABEL = re.compile(
     rb"(?P<quoted>longship: the ranks cannot continue: (?: *[0-9]+: )?)?"
     rb"(?: *([0-9]+): ?)?(?:\[rank ?([0-9]+)\]:? ?){0,2}"
 )
-# How the stacks print a step, also in colour, or name a checkpoint; "to step 400" is none.
-_STEP = re.compile(
-    rb"(?i)(?<!\bto )(?:\b|(?<=\dm))(?:step|iteration|checkpoint)[-_:= ]*(\d+)(?!\.?\d)"
-)
-_NO_STEP = re.compile(rb"\*\*\* STEP|StepId|[Jj]ob step|srun: |slurmstepd: |longship: ")
 _TIME = re.compile(rb"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\b")
 # A run has survived what any rank printed after so many steps and seconds (more steps where the
 # lines have no times): the lines of ranks are not ordered. What came before the first step has not
@@ -158,7 +154,6 @@ class Scan:
         self._found: dict[Label, dict[str, Finding]] = {}  # by topic
         self._hinted: dict[Label, tuple[int, bytes]] = {}  # the error before a hint
         self.first = FirstFailure(self._went_on)
-        self.step: int | None = None  # the last one that is named
         self._highest = -1
         self._times: list[datetime | None] = []  # of each new step
         # how many ordinary lines more make it a healthy log, and a healthy rank
@@ -309,7 +304,7 @@ class Scan:
     def _take_step(self, line: bytes) -> None:
         label, begin, _ = _label_of(line)
         text = line[begin:]
-        self.step = number = int(_STEP.findall(text)[-1][-18:])
+        number = int(STEP.findall(text)[-1][-18:])
         if number > self._highest:
             self._highest = number
             self._times.append(_time_of(text))
@@ -349,7 +344,7 @@ class Scan:
 def _kind_of(kind: bytes, line: bytes, searches: list[_Search]) -> _Kind:
     text = line[_label_of(line)[1] :]
     found = [each for each in searches if each.kind in kind]
-    is_step = bool(_STEP.search(text)) and not _NO_STEP.search(text)
+    is_step = bool(STEP.search(text)) and not NO_STEP.search(text)
     signs = 0
     if _SLURM.search(text) or (text.startswith(_TRACEBACK) and not _HARMLESS.search(text)):
         signs = _ORDINARY

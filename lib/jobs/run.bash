@@ -76,11 +76,12 @@ job_label_output() {
   export SLURM_LABELIO=1 SLURM_KILL_BAD_EXIT=1
 }
 
-# job_check_previous JOB: stop the next job of a chain if the previous one was cancelled, or its
-# program failed, which would fail again; not after a time limit, a lost node or a signal. Slurm
-# forgets a job after minutes: it is asked only if the record of the job has no end.
+# job_check_previous JOB STEP BEFORE: stop the next job of a chain if the previous one was cancelled,
+# or has failed without a step more than the one before it; these are their last steps, empty where
+# none is known. Slurm forgets a job after minutes: it is asked only if the record of the job has no
+# end.
 job_check_previous() {
-  local state='not recorded: it never started' record
+  local state='not recorded: it never started' why='' record
   for record in "${RUN_DIR%/*}/$1"-*/record.json; do
     record_value "$record" cluster
     if [[ ! -e $record || $REPLY != "${SLURM_CLUSTER_NAME:-}" ]] || ! is_own "${record%/*}"; then continue; fi
@@ -90,7 +91,7 @@ job_check_previous() {
     case $REPLY in
       cancelled | requeued) state=CANCELLED ;; # a requeued one was cancelled before it started again
       preempted) state= ;;                     # only Slurm knows whether it was to start again
-      resumable) state=143 ;;                  # its watcher had no time left for another attempt
+      stuck) why='after two starts without a step more' ;;
     esac
   done
   if [[ -z $state ]]; then # killed, or its node is lost
@@ -99,13 +100,21 @@ job_check_previous() {
     state=${state%% *}
   fi
   case $state in
-    0 | 138 | 143) return ;; # SIGTERM, as at the time limit, and SIGUSR1 before it, before the ranks had a handler
-    [1-9]*) state=FAILED ;;
-    CANCELLED | OUT_OF_MEMORY | not*) ;;
-    *) return ;;
+    0 | COMPLETED | PREEMPTED | NODE_FAIL | BOOT_FAIL) return ;; # it has not failed
+    CANCELLED | not*) ;;
+    *)
+      if [[ -z $2 ]]; then
+        why='without a step'
+      elif (($2 <= ${3:--1})); then
+        why="at step $2, no step more than the job before it"
+      elif [[ -z $why ]]; then
+        return
+      fi
+      if [[ $state == [1-9]* ]]; then state=FAILED; fi
+      ;;
   esac
-  fail "job $1, which this job resumes, ended in state $state" \
-    "check its log, then run: python3 submit.py rerun $1"
+  fail "job $1, which this job resumes, ended in state ${state:-unknown}${why:+ $why}" \
+    "read the explanation at the end of its log; then run: python3 submit.py rerun $1"
 }
 
 # run_begin LOG [NAME VALUE]...: write what is known at the start to the record, and complete it

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +15,7 @@ from lib.configuration.paths import Paths
 from lib.configuration.tables import find_files
 from lib.script.errors import LongshipError
 from lib.script.hooks import hooks
-from lib.script.records import open_file, read_record
+from lib.script.records import open_file, read_record, readable_values
 from lib.script.trust import check_trusted, is_own
 
 # What a record says of that which a launcher starts.
@@ -22,6 +24,13 @@ _CHANGED = "they may have changed the run: submit the job again: python3 submit.
 _WITH_CURRENT = "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch"
 _WRITTEN = " bytes, written at "
 _LARGEST = 1e30  # number that is a measurement
+_SEARCHED = 1 << 25  # bytes at the end of a log
+_BEGUN = b"longship: run "  # the first line of each start of a job, in the same log
+# How programs print a step, also in colour, or name a checkpoint; "to step 400" is none.
+STEP = re.compile(
+    rb"(?i)(?<!\bto )(?:\b|(?<=\dm))(?:step|iteration|checkpoint)[-_:= ]*(\d+)(?!\.?\d)"
+)
+NO_STEP = re.compile(rb"\*\*\* STEP|StepId|[Jj]ob step|srun: |slurmstepd: |longship: ")
 # What a re-run reads of a run; programs write other files there, with the user's umask.
 _READ = (
     *("record.json", "launcher", "start.bash", "configuration.json", "slurm.txt", "arguments"),
@@ -89,6 +98,29 @@ def _end_of(file: Path, last: int) -> bytes:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - last))
         return stream.read(last)
     return b""
+
+
+def steps_of_chain(paths: Paths, job: str, cluster: str) -> list[str]:
+    """Return the last steps of a job and of the one that it resumed; "" where none is known."""
+    steps = []
+    for _ in range(2):
+        found = find_files(paths.runs, f"{glob.escape(job)}-*/record.json") if job else []
+        records = [readable_values(each) for each in found if is_own(each.parent)]
+        record = next((each for each in records if each.get("cluster", "") == cluster), {})
+        step = last_step(Path(record["log"])) if record.get("log") else None
+        steps.append("" if step is None else str(step))
+        job = record.get("goes_on_from", "")
+    return steps
+
+
+def last_step(log: Path) -> int | None:
+    """Return the last step of a training that the last start in a job's log names, if any."""
+    for line in reversed(_end_of(log, _SEARCHED).splitlines()):
+        if line.startswith(_BEGUN):
+            break
+        if (steps := STEP.findall(line)) and not NO_STEP.search(line):
+            return int(steps[-1][-18:])
+    return None
 
 
 def check_own(run: Path, hint: str = _CHANGED) -> None:

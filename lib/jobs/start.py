@@ -11,6 +11,7 @@ from typing import NamedTuple
 from lib.configuration.paths import Paths, check_roots, is_below
 from lib.configuration.schema import entry_name
 from lib.jobs.cost import hourly_cost
+from lib.jobs.runs import steps_of_chain
 from lib.jobs.size import Size, processes_per_node, run_name, size_of_facts
 from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
@@ -137,6 +138,7 @@ def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
     env, facts = start.env, start.facts
     environ, machine = env.settings.environ, env.machine
     chained = environ.get("LONGSHIP_JOB_RESUMES", "")
+    steps = steps_of_chain(env.paths, chained, environ.get("SLURM_CLUSTER_NAME", ""))
     errors = start.file("StdErr") or start.log  # another one with --error: it tells why it ended
     shape = processes_per_node(facts, environ.get("SLURM_GPUS_ON_NODE", ""), machine)
     repositories = [word for pair in start.repositories.items() for word in pair]
@@ -162,7 +164,7 @@ def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
                 *(call(*each) for each in facts_of_run.items() if each[1] not in _NOTHING),
             ]
         ),
-        *([call("job_check_previous", chained)] if chained else []),
+        *([call("job_check_previous", chained, *steps)] if chained else []),
         *start.begun,
         *start.step,
     ]

@@ -19,14 +19,15 @@ def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
     )
 
 
+FAILED = "error: job 7, which this job resumes, ended in state {}\n"
+
+
 @pytest.mark.parametrize(
     ("said", "record", "goes_on"),
     [
         # its own record decides, whatever Slurm says or has forgotten
         ("", {"exit_code": "0"}, True),
         ("CANCELLED", {"exit_code": "0"}, True),
-        ("", {"exit_code": "143"}, True),
-        ("FAILED", {"exit_code": "138"}, True),  # USR1, while the container was starting
         ("", {"exit_code": "143", "stopped": "cancelled"}, False),
         ("", {"exit_code": "0", "stopped": "cancelled"}, False),
         # it was to start again, and was cancelled as it waited for that
@@ -34,20 +35,14 @@ def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
         ("COMPLETED", {"exit_code": "0", "stopped": "requeued"}, False),
         ("CANCELLED", {"exit_code": "143", "stopped": "preempted"}, False),
         ("PREEMPTED", {"exit_code": "143", "stopped": "preempted"}, True),
-        # its watcher had no time left for another attempt
-        ("FAILED", {"exit_code": "1", "stopped": "resumable"}, True),
-        ("TIMEOUT", {"exit_code": "1"}, False),
         ("", None, False),
         ("", {"exit_code": "0", "cluster": "another"}, False),
         # it has no end: the node is lost, or it was killed
-        ("", {}, True),
         ("NODE_FAIL", {}, True),
-        ("TIMEOUT", {}, True),
-        ("OUT_OF_MEMORY", {}, False),
         ("CANCELLED", {}, False),
     ],
 )
-def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tmp_path):
+def test_chain_ends_if_a_job_was_cancelled(said, record, goes_on, bash, tmp_path):
     """scontrol is a stand-in here, for states that take minutes or a broken node to reach."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -61,9 +56,47 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
         text = json.dumps({"job": "7", "cluster": "", **record}, indent=2)
         (tmp_path / "7-train/record.json").write_text(f"{text}\n")
     path = {"PATH": f"{programs}:/usr/bin:/bin"}
-    told = bash(f"RUN_DIR='{tmp_path}/8-train'", "job_check_previous 7", env=path, check=False)
-    assert told.returncode == (0 if goes_on else 1), told.stderr
-    assert goes_on or "error: job 7, which this job resumes, ended in state " in told.stderr
+    for steps in ("'' ''", "9 8"):
+        lines = [f"RUN_DIR='{tmp_path}/8-train'", f"job_check_previous 7 {steps}"]
+        told = bash(*lines, env=path, check=False)
+        assert told.returncode == (0 if goes_on else 1), told.stderr
+        assert goes_on or "error: job 7, which this job resumes, ended in state " in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ("'' ''", "without a step"),
+        ("'' 8", "without a step"),
+        ("8 8", "at step 8, no step more than the job before it"),
+        ("7 8", "at step 7, no step more than the job before it"),
+        ("0 ''", ""),
+        ("9 8", ""),
+        ("10 9", ""),
+    ],
+)
+@pytest.mark.parametrize(
+    ("said", "record", "state"),
+    [
+        ("", {"exit_code": "1"}, "FAILED"),
+        ("FAILED", {"exit_code": "135"}, "FAILED"),  # SIGBUS: USR1 ended squashfuse_ll
+        ("TIMEOUT", {"exit_code": "143"}, "FAILED"),
+        ("TIMEOUT", {}, "TIMEOUT"),
+        ("OUT_OF_MEMORY", {}, "OUT_OF_MEMORY"),
+        ("", {}, "unknown"),
+    ],
+)
+def test_chain_goes_on_while_its_jobs_make_steps(said, record, state, steps, why, bash, tmp_path):
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho 'JobId=7 JobState={said} Reason=x'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "7-train").mkdir()
+    text = json.dumps({"job": "7", "cluster": "", **record}, indent=2)
+    (tmp_path / "7-train/record.json").write_text(f"{text}\n")
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    lines = [f"RUN_DIR='{tmp_path}/8-train'", f"job_check_previous 7 {steps}"]
+    told = bash(*lines, env=path, check=False)
+    assert told.returncode == (1 if why else 0), told.stderr
+    assert told.stderr.startswith(FAILED.format(f"{state} {why}") if why else "")
 
 
 @pytest.mark.parametrize(

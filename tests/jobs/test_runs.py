@@ -166,9 +166,39 @@ def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
     found = start(facts(), env={"SLURM_GPUS_ON_NODE": "4", "LONGSHIP_JOB_RESUMES": "11"})
     assert (found["rendezvous"], found["shape"]) == ("{node}i", "4")
     assert (found["gpus"], found["cost_per_hour"], found["cost_unit"]) == ("8", "12", "GPU-hours")
-    assert (found["chain"], found["goes_on_from"]) == ("11", "11")
+    assert (found["chain"], found["goes_on_from"]) == ("11  ", "11")
     assert found["module"] == "load it's"
     assert found["code one"] == "/home/me/longship-data/project/repos/one"
+
+
+STEPS = "0: training from the beginning to step 90\n0: step 1/90\n1: step 2/90\n"
+
+
+@pytest.mark.parametrize(
+    ("logs", "steps"),
+    [
+        ({"11": STEPS}, "2 "),
+        ({"11": STEPS, "10": "step 30/90\nlongship: run /r\nstep 3/90\n"}, "2 3"),  # requeued
+        ({"11": f"{STEPS}longship: run /r\nTraceback\n", "10": STEPS}, " 2"),
+        ({"11": "slurmstepd: error: *** STEP 11.0 ON n1 CANCELLED\ntime per step 0.5 s\n"}, " "),
+        ({"11": "training from /c/step-00000030.pt to step 90"}, "30 "),  # train.py
+        ({"11": " iteration      130/   20000 | consumed samples: 9"}, "130 "),  # Megatron-LM
+        ({"11": "\x1b[31mstep: 10  \x1b[32mloss:  8.0"}, "10 "),  # TorchTitan
+        ({"11": "[step=7/100,epoch=1]\r\n"}, "7 "),  # OLMo-core
+        ({"11": "training from /c/checkpoint-50 on 4 x cuda"}, "50 "),  # TRL
+        ({"11": "2: [rank 3] iteration 197/200 | loss\rTrain step 198 of 200"}, "198 "),
+        ({"11": STEPS + "9" * 99 + "x" * (1 << 25)}, " "),  # only its end is read
+        ({}, " "),
+    ],
+)
+def test_chain_knows_how_far_its_jobs_came(logs, steps, start, runs, tmp_path):
+    for job, text in logs.items():
+        (tmp_path / job).write_text(text)
+        record = {"log": str(tmp_path / job), "goes_on_from": str(int(job) - 1)}
+        runs(f"{job}-train", record=record)
+    (tmp_path / "other").write_text("step 99\n")  # of the same number, on another cluster
+    runs("11-other", record={"log": str(tmp_path / "other"), "cluster": "another"})
+    assert start(facts(), env={"LONGSHIP_JOB_RESUMES": "11"})["chain"] == f"11 {steps}"
 
 
 def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):

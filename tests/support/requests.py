@@ -165,7 +165,7 @@ temporary_choose() { :; }
 job_set() { printf -v "$1" %s "$2"; }
 set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
 job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
-job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
+job_check_previous() { printf 'chain\\0%s\\0' "$*"; }
 watch_keep_spares() { printf 'trained_on\\0%s\\0' "$1"; }
 watch_run() { printf 'watched\\0yes\\0'; }
 run_has_begun() { [[ -n ${LONGSHIP_WATCHED:-} ]]; }
@@ -235,7 +235,7 @@ def runs(repository, tmp_path):
     def make(name, arguments=(), record=RECORD, written=0):
         folder = paths.runs / name
         folder.mkdir(parents=True)
-        (folder / "record.json").write_text(json.dumps(record))
+        (folder / "record.json").write_text(json.dumps(record, indent=2))
         os.utime(folder / "record.json", (written, written))
         (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nstart_job local\n")
         each = (f"{argument}\0" for argument in arguments)
