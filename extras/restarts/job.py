@@ -105,11 +105,8 @@ def start(start: Start) -> Start:
     """Let the job script become the watcher of its steps, and keep its spare nodes."""
     settings, nodes = start.env.settings, start.size.nodes
     earlier = readable_values(start.run / "record.json")  # of a requeued job
-    record = {
-        "excluded": start.facts.get("ExcNodeList", ""),
-        "attempts": earlier.get("attempts", ""),
-    }
-    start = start._replace(record={**start.record, **record})
+    record = {**start.record, "attempts": earlier.get("attempts", "")}
+    start = start._replace(record=record)
     jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
     restarts, silence = watch_limits(jobs, origin) if start.is_batch else (0, 0)
     if not restarts and not silence:

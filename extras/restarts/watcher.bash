@@ -13,6 +13,9 @@ declare -g longship_ending=''
 # how many spare nodes the job has
 declare -gi longship_spares=0
 
+# the faulty nodes that this start of the job has found, separated by commas
+declare -g longship_faulty=''
+
 # the job as Slurm's commands take it: the last task of an array that starts has the ID of the whole
 # array
 declare -g longship_job=''
@@ -63,7 +66,7 @@ watch_run() {
     if [[ -n $longship_ending ]]; then break; fi
     if (($1)) && run_is_preempted; then # the stacks write a checkpoint then, and exit with code 0
       printf 'longship: preempted: requeued\n' >&2
-      watch_requeue ''
+      watch_requeue
       break
     fi
     if ((code == 0)) || ! watch_decide "$code" "$1" "$4"; then break; fi
@@ -167,7 +170,9 @@ watch_ask_nccl() {
 # shell does not start the step again.
 watch_decide() {
   local -a decided # action, line, lines of all attempts, nodes to exclude
-  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares")
+  local said
+  said=$(watch_ask_nodes)
+  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares" "$said")
   if [[ -n $longship_ending ]]; then return 1; fi
   if ((${#decided[@]} != 4)); then
     print_messages error 'not restarted: submit.py decide failed' hint "run: python3 doctor.py explain $RUN_DIR"
@@ -175,17 +180,86 @@ watch_decide() {
   fi
   local -r action=${decided[0]} nodes=${decided[3]}
   run_set_fact attempts "${decided[2]}"
-  if [[ -n $nodes ]]; then run_set_fact excluded "$nodes"; fi
-  if [[ $action == next ]]; then run_set_fact stopped resumable; fi
+  if [[ $action == stuck ]]; then run_set_fact stopped stuck; fi
   (run_write_record) || :
   if [[ $action == again ]]; then
     printf '%s\n' 'longship: explanation of the failure' "$(run_explain "$3")" >&2
   fi
   printf 'longship: %s\n' "${decided[1]}" >&2
-  if [[ -n $nodes ]]; then watch_exclude_later "$nodes"; fi
-  if [[ $action == again ]] && { [[ -z $nodes ]] || watch_replace_nodes "$nodes"; }; then return; fi
-  if [[ -n $nodes ]]; then watch_requeue "$nodes"; fi
+  if [[ -z $nodes ]]; then
+    [[ $action == again ]]
+    return
+  fi
+  longship_faulty+=${longship_faulty:+,}$nodes
+  watch_exclude_later
+  if [[ $action == again ]] && watch_replace_nodes "$nodes"; then return; fi
+  if watch_has_others; then watch_requeue "$longship_faulty"; fi
   return 1
+}
+
+# watch_ask_nodes: print what Slurm says of each node of this job that it has taken out, and what the
+# GPU tools of the others say, as faulty_nodes of watcher.py reads it. A node that hangs does not
+# answer.
+watch_ask_nodes() {
+  local node state names
+  local -a asked=()
+  while read -r node state; do
+    case $state in
+      down* | drain* | fail* | *'*') printf '%s\tslurm %s\n' "$node" "$state" ;; # *: no contact
+      *) asked+=("$node") ;;
+    esac
+  done < <(timeout 60 sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N %T' | sort -u)
+  if ((${#asked[@]} == 0)); then return; fi
+  printf -v names '%s,' "${asked[@]}"
+  (
+    # a step of its own, whatever the job script sets for those of its ranks
+    for state in "${!SLURM_@}" "${!SRUN_@}"; do
+      if [[ $state != SLURM_@(CONF|CLUSTERS|JOB_ID) ]]; then unset "$state"; fi
+    done
+    exec timeout --kill-after=5 60 srun --overlap --no-kill --kill-on-bad-exit=0 --mpi=none --input=none \
+      --nodes="${#asked[@]}" --ntasks="${#asked[@]}" --ntasks-per-node=1 --nodelist="${names%,}" \
+      bash -c "$(declare -f watch_tell_gpus); watch_tell_gpus" 2>/dev/null
+  ) || : # of a node that does not answer
+}
+
+# watch_tell_gpus: on a node, print what its own tool says of the GPUs, and how that ended.
+watch_tell_gpus() {
+  local -a ask
+  local line tool said code=0
+  for line in 'nvidia-smi --query-gpu=mig.mode.current,ecc.errors.uncorrected.volatile.total --format=csv,noheader' \
+    'rocm-smi --showrasinfo'; do
+    read -r -a ask <<<"$line"
+    tool=${ask[0]}
+    if type -P "$tool" >/dev/null; then break; fi
+    tool=
+  done
+  if [[ -n $tool ]]; then
+    said=$(timeout --kill-after=5 20 "${ask[@]}" 2>&1) || code=$?
+    while IFS= read -r line; do printf '%s\tsaid %s\n' "$SLURMD_NODENAME" "$line"; done <<<"$said"
+  fi
+  printf '%s\tended %s %s\n' "$SLURMD_NODENAME" "$tool" "$code"
+}
+
+# watch_has_others: whether the partition has enough nodes without the excluded ones; else say so.
+watch_has_others() {
+  local -i left
+  left=$(timeout 60 sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u |
+    grep -c -v -F -x -f <(watch_excluded "$longship_job" "$longship_faulty")) || :
+  record_value "$RUN_DIR/record.json" nodes
+  if ((left >= REPLY)); then return; fi
+  print_messages error "not requeued: all but $left nodes of the partition $SLURM_JOB_PARTITION are excluded, $REPLY are needed" \
+    hint "wait until $longship_faulty is repaired; then run: python3 submit.py rerun $longship_job"
+  return 1
+}
+
+# watch_excluded JOB NODES: print the nodes that a job excludes, and NODES, one per line.
+watch_excluded() {
+  local facts
+  tr , '\n' <<<"$2"
+  facts=$(exec timeout 20 scontrol show job --oneliner "$1" 2>/dev/null) || return
+  facts=${facts#* ExcNodeList=}
+  facts=${facts%% *}
+  if [[ $facts != '(null)' ]]; then scontrol show hostnames "$facts"; fi
 }
 
 # watch_replace_nodes NODES: give them back to Slurm, which then starts the step on spare ones.
@@ -203,37 +277,52 @@ watch_replace_nodes() {
   export SLURM_JOB_NODELIST=${kept#,} SLURM_NODELIST=${kept#,}
 }
 
-# watch_requeue NODES: put the job back into the queue, without some nodes, if any. Slurm starts it
-# after its processes have ended: this shell has until KillWait.
+# watch_requeue [NODES]: put the job back into the queue, without some nodes. Slurm starts it after
+# its processes have ended: this shell has until KillWait. Only pending jobs can exclude nodes, so the
+# job is held until it does; and the TERM that Slurm then sends must not end what lets it.
 watch_requeue() {
-  local output
-  output=$(exec scontrol requeue "$longship_job" 2>&1) || {
-    print_messages error "Slurm does not requeue the job: ${output##*error: }" \
-      hint "run: python3 submit.py rerun $longship_job${1:+ --exclude=$1}"
-    return
-  }
-  if [[ -n $1 ]]; then watch_exclude "$1" "$longship_job"; fi
+  (
+    trap '' TERM HUP USR1 USR2
+    output=$(exec scontrol "requeue${1:+hold}" "$longship_job" 2>&1) || {
+      print_messages error "Slurm does not requeue the job: ${output##*error: }" \
+        hint "run: python3 submit.py rerun $longship_job${1:+ --exclude=$1}"
+      exit 1
+    }
+    if [[ -z ${1:-} ]]; then exit; fi
+    watch_exclude "$1" "$longship_job"
+    output=$(exec scontrol release "$longship_job" 2>&1) ||
+      print_messages error "the job stays held: ${output##*error: }" hint "run: scontrol release $longship_job"
+  ) || return
   for _ in {1..30}; do
     if [[ -n $longship_ending ]]; then break; fi # Slurm's TERM
     sleep 1
   done
 }
 
-# watch_exclude_later NODES: from the later jobs of the chain, which have the name of this one; they
-# are pending.
+# watch_exclude_later: exclude the faulty nodes from the later jobs of the chain, which have the name
+# of this one; they are pending.
 watch_exclude_later() {
   local id dependency name chain=,$SLURM_JOB_ID,
   while IFS='|' read -r id dependency name; do # in the order of their submission
     if [[ $name != "$SLURM_JOB_NAME" || ! $dependency =~ ^afterany:([0-9]+) ]]; then continue; fi
-    if [[ $chain == *,${BASH_REMATCH[1]},* ]]; then chain+=$id,; fi
+    if [[ $chain == *,${BASH_REMATCH[1]},* ]]; then
+      chain+=$id,
+      watch_exclude "$longship_faulty" "$id"
+    fi
   done < <(timeout 60 squeue --me --states=PENDING --sort=i --noheader --format='%i|%E|%j')
-  chain=${chain#",$SLURM_JOB_ID,"}
-  if [[ -n $chain ]]; then watch_exclude "$1" "${chain%,}"; fi
 }
 
-# watch_exclude NODES JOBS: Slurm excludes nodes of pending jobs only.
+# watch_exclude NODES JOB: let a pending job not get nodes, in addition to those that it excludes, and
+# check it. A name that Slurm does not know is left out: with it the whole list is refused.
 watch_exclude() {
-  local output
-  output=$(exec scontrol update JobId="$2" ExcNodeList="$1" 2>&1) ||
-    print_messages warning "cannot exclude $1: ${output##*error: }" hint "run: scontrol update JobId=$2 ExcNodeList=$1"
+  local output names missing='' try
+  names=$(watch_excluded "$2" "$1" | sort -u |
+    grep -F -x -f <(timeout 20 sinfo --noheader --Node --format=%N)) || names=${1//,/$'\n'}
+  for try in 0 1 2 3; do
+    sleep "$try" # a job that was requeued a moment ago can refuse
+    output=$(exec timeout 20 scontrol update JobId="$2" ExcNodeList="${names//$'\n'/,}" 2>&1) || continue
+    missing=$(grep -v -F -x -f <(watch_excluded "$2" '') <<<"$names") || return 0
+  done
+  print_messages warning "cannot exclude ${missing:-$1}: ${output##*error: }" \
+    hint "run: scontrol update JobId=$2 ExcNodeList=${names//$'\n'/,}"
 }

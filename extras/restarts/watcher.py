@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +13,6 @@ from lib.configuration.layers import Settings
 from lib.configuration.partitions import hours
 from lib.configuration.schema import Jobs
 from lib.configuration.tables import read_toml
-from lib.script.execute import read_output
 
 # With restarts and without jobs.silence. Three times NCCL's own timeout, which names the operation
 # that hangs; longer than a healthy run compiles, evaluates or writes a checkpoint.
@@ -23,23 +20,19 @@ _SILENCE = 1800
 _LEAST = 300  # seconds before the time limit in which no step is started
 # Before a message: task, rank, time or place in brackets, the class of an exception.
 _LABELS = r"^( *[0-9]+: )?(\[[^]]*\][: ]*)*(Exception: )?"
-_LINE = re.compile(r"attempt \d+ ended(?: at step (\d+))?: (.*?)(?: \(exit code \d+\))?; ")
+_LINE = re.compile(r"attempt \d+ ended(?: at step (\d+))?: ")
+_NONE = r"\[?N/A\]?|\[Not Supported\]"
+_DEVICE = re.compile(rf"(Enabled|Disabled|{_NONE}), *(\d+|{_NONE})")
+_BLOCK = re.compile(r" *\w+ +ENABLED +\d+ +(\d+) *")
+_NO_GPUS = {"9", "15", "255"}  # exit codes of nvidia-smi: no driver, a GPU is lost, unknown error
 
 
 class End(NamedTuple):
-    """How a step ended, by its exit code and its log."""
+    """How a step ended."""
 
     code: int
-    topic: str = ""  # of doctor.py explain, "" for none
-    restart: str = ""  # of that topic: `never`, or `node` where the evidence points to nodes
     step: int | None = None  # of the training, the last one that the log names
-    nodes: tuple[str, ...] = ()  # to which the evidence points
-    reasons: Mapping[str, str] = {}  # of nodes whose own messages are the evidence
-
-    @property
-    def way(self) -> str:
-        """What two ends of the same way have in common; the highest code of all ranks varies."""
-        return self.topic or f"exit code {self.code}"
+    faulty: Mapping[str, str] = {}  # nodes, and what they or Slurm say
 
 
 def with_restarts(
@@ -79,15 +72,70 @@ def final_messages() -> str:
     return f"{_LABELS}({'|'.join(found)})" if found else "$."  # no line
 
 
-def end_of_step(log: str, code: int, nodes: Sequence[str]) -> End:
-    """Ask doctor.py how the last step in a log ended; without an answer only its code is known."""
-    ask = ["doctor.py", "explain", "--json", f"--nodes={','.join(nodes)}", "--", log]
-    text, failed = read_output([sys.executable, f"{ROOT}/{ask[0]}", *ask[1:]], 300)
-    if failed:
-        return End(code)
-    end = json.loads(text)["end"]
-    nodes = tuple(end["nodes"])
-    return End(code, end["topic"], end["restart"], end["step"], nodes, end["reasons"])
+def faulty_nodes(said: str, nodes: Sequence[str], gpus: int) -> dict[str, str]:
+    """Return the faulty ones of a job's nodes, with the reasons.
+
+    ``said`` has a line for each thing that Slurm or a node says: the node, a tab, and a word with
+    what follows it: the state of the node, a line of nvidia-smi or rocm-smi, or how that ended.
+    ``gpus`` is how many GPUs a node of the job has by Slurm, 0 if that is not known.
+    """
+    lines: dict[str, list[str]] = {each: [] for each in nodes}
+    for line in said.split("\n"):
+        node, _, text = line.partition("\t")
+        lines.get(node, []).append(text)
+    told = {node: _Told.read(some) for node, some in lines.items()}
+    most = max((each.gpus for each in told.values()), default=0)
+    found = {node: each.fault(gpus or most, most) for node, each in told.items()}
+    if all(found.values()) and len(found) > 1:  # rather the driver of all of them
+        found = {}
+    answered = any(each.ended for each in told.values())
+    for node, each in told.items():
+        if each.state:
+            found[node] = f"Slurm: {each.state}"
+        elif answered and not each.ended:
+            found[node] = "no answer"
+    return {node: reason for node, reason in found.items() if reason}
+
+
+class _Told(NamedTuple):
+    """What is said of a node."""
+
+    state: str  # by Slurm, if the node cannot be used
+    tool: str
+    gpus: int
+    errors: int
+    shared: bool  # GPUs with instances (MIG), which Slurm counts
+    ended: str  # exit code of the tool; "" if the node has not answered
+
+    @staticmethod
+    def read(lines: Sequence[str]) -> _Told:
+        words = [each.partition(" ")[::2] for each in lines]
+        last = {word: text for word, text in words}
+        tool, _, ended = last.get("ended", "").partition(" ")
+        said = [text for word, text in words if word == "said"]
+        devices = [found for each in said if (found := _DEVICE.fullmatch(each))]
+        blocks = [found for each in said if (found := _BLOCK.fullmatch(each))]
+        named = {found[0] for each in said if (found := re.match(r"GPU\[\d+\]", each))}
+        errors = [found[2] for found in devices] + [found[1] for found in blocks]
+        return _Told(
+            state=last.get("slurm", ""),
+            tool=tool,
+            gpus=len(devices) + len(named),
+            errors=sum(int(each) for each in errors if each.isdecimal()),
+            shared=any(found[1] == "Enabled" for found in devices),
+            ended=ended,
+        )
+
+    def fault(self, gpus: int, most: int) -> str:
+        """Return what is wrong; `most` is the number of GPUs of the node with the most."""
+        if self.ended == "124":
+            return f"{self.tool} does not answer"
+        if self.errors:
+            return f"{self.tool}: {self.errors} uncorrected memory errors"
+        missing = self.tool and self.gpus < gpus and not self.shared
+        if missing and (most or self.ended in _NO_GPUS):  # else its steps do not see the GPUs
+            return f"{self.tool}: {self.gpus} of {gpus} GPUs"
+        return ""
 
 
 def decide(
@@ -95,35 +143,27 @@ def decide(
 ) -> tuple[str, str]:
     """Decide what follows from a failed step; return it, and its line for log and record.
 
-    It is again, requeue, next (only the next job of a chain goes on) or stop.
+    It is again, requeue, stuck (the chain ends too) or stop: the next job of a chain goes on.
     Earlier are the lines of the attempts of this job before; left is in seconds until the time
-    limit; spares is how many of its nodes can be replaced.
+    limit; spares is how many of its nodes can be replaced. A step that a faulty node has ended is
+    not judged by its progress: the next one runs on other nodes.
     """
     number = len(earlier) + 1
     at = "" if end.step is None else f" at step {end.step}"
-    nodes = ", ".join(end.nodes)
-    code = f" (exit code {end.code})" if end.topic else ""
-    if end.restart == "never":
-        action, words = "stop", "not restarted: it would fail again"
-    elif any(_is_same(end, each) for each in earlier):
-        action, words = "stop", "not restarted: it failed twice in the same way at the same step"
+    faulty = ", ".join(f"{node} ({reason})" for node, reason in end.faulty.items())
+    before = _LINE.search(earlier[-1]) if earlier else None
+    if end.step is None and not faulty:
+        action, words = "stuck", "not restarted: it has made no step"
+    elif before and before[1] and not faulty and end.step <= int(before[1]):
+        action, words = "stuck", "not restarted: no step more than the attempt before"
     elif number > restarts:
         action, words = "stop", f"not restarted: jobs.restarts is {restarts}"
-    elif end.nodes and (len(end.nodes) > spares or left < _LEAST):
-        action, words = "requeue", f"requeued without {nodes}: restart {number} of {restarts}"
+    elif faulty and (len(end.faulty) > spares or left < _LEAST):
+        action, words = "requeue", f"requeued without {faulty}: restart {number} of {restarts}"
     elif left < _LEAST:
-        action = "next"
+        action = "stop"
         words = f"not restarted: less than {_LEAST // 60} minutes remain of the time limit"
     else:
-        on = f"without {nodes}" if nodes else "on the same nodes"
+        on = f"without {faulty}" if faulty else "on the same nodes"
         action, words = "again", f"restart {number} of {restarts} {on}"
-    return action, f"attempt {number} ended{at}: {end.way}{code}; {words}"
-
-
-def _is_same(end: End, line: str) -> bool:
-    """Tell whether an earlier attempt ended in the same way, and this one got no further."""
-    found = _LINE.search(line)
-    if not found or found[2] != end.way:
-        return False
-    before, now = (-1 if each is None else int(each) for each in (found[1], end.step))
-    return now <= before
+    return action, f"attempt {number} ended{at}: exit code {end.code}; {words}"

@@ -5,7 +5,7 @@
 #   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation
 #                       and energy; tokens per second, and how they compare with an earlier run as
 #                       `throughput`; with restarts, a line of `attempts` for each failed step and
-#                       what followed, and `excluded` nodes
+#                       what followed
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it

@@ -6,31 +6,102 @@ import threading
 import pytest
 from support.stacks import settings_of
 
-from extras.restarts.watcher import End, decide, final_messages, watch_limits
+from extras.restarts.watcher import End, decide, faulty_nodes, final_messages, watch_limits
 from lib.script.command import array
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
 HOUR = 3600
-SAME = "not restarted: it failed twice in the same way at the same step"
-NEVER = "not restarted: it would fail again"
+STUCK = "not restarted: no step more than the attempt before"
+BROKEN = {"n1": "nvidia-smi: 3 of 4 GPUs"}
+
+
+def told(node, *lines, tool="nvidia-smi", code=0):
+    """Give what a node says: lines of its tool, and how that ended."""
+    said = [f"{node}\tsaid {line}" for line in lines]
+    return "\n".join([*said, f"{node}\tended {tool} {code}", ""])
+
+
+GOOD = ["Disabled, 0"] * 4
+LOST = "Unable to determine the device handle for GPU0000:41:00.0: GPU is lost. Reboot the system"
+RAS = ["GPU[0]: RAS INFO", "    Block    Status    Correctable Error  Uncorrectable Error"]
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "faulty"),
+    [
+        (told("n1", *GOOD) + told("n2", *GOOD), 4, {}),
+        (told("n1", *GOOD) + told("n2", *GOOD[:3], LOST, code=15), 4, "nvidia-smi: 3 of 4 GPUs"),
+        (told("n1", *GOOD) + told("n2", *GOOD[:3], code=15), 0, "nvidia-smi: 3 of 4 GPUs"),
+        (
+            told("n1", *GOOD) + told("n2", *GOOD[:3], "[Unknown Error], [Unknown Error]"),
+            4,
+            "nvidia-smi: 3 of 4 GPUs",
+        ),
+        (told("n1", *GOOD) + told("n2", LOST, code=15), 4, "nvidia-smi: 0 of 4 GPUs"),
+        (told("n1", *GOOD) + told("n2", code=124), 4, "nvidia-smi does not answer"),
+        (
+            told("n1", *GOOD) + told("n2", *GOOD[:3], "Disabled, 2"),
+            4,
+            "nvidia-smi: 2 uncorrected memory errors",
+        ),
+        # what is no fault: no memory errors are counted, a damaged infoROM, instances of a GPU
+        (told("n1", *GOOD) + told("n2", *["[N/A], [N/A]"] * 4), 4, {}),
+        (
+            told("n1", *GOOD) + told("n2", *GOOD, "WARNING: infoROM is corrupted", code=14),
+            4,
+            {},
+        ),
+        (told("n1", "Enabled, 0") + told("n2", "Enabled, 0"), 7, {}),
+        # steps that get no GPUs, tools that are missing or too old
+        (told("n1", "No devices were found", code=6) + told("n2", "No devices", code=6), 4, {}),
+        (told("n1", tool="", code=0) + told("n2", tool="", code=0), 4, {}),
+        (told("n1", 'Field "mig" is not valid', code=2) + told("n2", code=2), 4, {}),
+        # what all nodes say is not a fault of each
+        (told("n1", LOST, code=9) + told("n2", LOST, code=9), 4, {}),
+        # a node that hangs, and none that answers
+        (told("n1", tool=""), 0, "no answer"),
+        ("", 4, {}),
+        (told("n1", tool="") + "n2\tslurm draining\n", 0, "Slurm: draining"),
+        # another node, and lines of others
+        (told("n1", *GOOD) + told("n2", *GOOD) + told("n9", LOST, code=15), 4, {}),
+        (told("n1", *GOOD) + told("n2", *GOOD) + "srun: error: ECC\n\n", 4, {}),
+        (
+            told("n1", *RAS, "  UMC  ENABLED  7  0", tool="rocm-smi")
+            + told("n2", *RAS, "  UMC  ENABLED  0  3", tool="rocm-smi"),
+            1,
+            "rocm-smi: 3 uncorrected memory errors",
+        ),
+    ],
+)
+def test_faulty_node_is_one_that_says_so_or_slurm(said, gpus, faulty):
+    found = faulty_nodes(said, ["n1", "n2"], gpus)
+    assert found == ({"n2": faulty} if faulty else {})
+
+
+@pytest.mark.parametrize(
+    ("said", "faulty"),
+    [
+        (told("n1", LOST, code=15), "nvidia-smi: 0 of 4 GPUs"),
+        (told("n1", *GOOD[:3]), "nvidia-smi: 3 of 4 GPUs"),
+        (told("n1", "No devices were found", code=6), ""),
+    ],
+)
+def test_node_of_a_job_without_others_is_judged_by_what_slurm_gave(said, faulty):
+    assert faulty_nodes(said, ["n1"], 4) == ({"n1": faulty} if faulty else {})
 
 
 @pytest.mark.parametrize(
     ("end", "action", "line"),
     [
-        (End(137, "out of memory"), "again", "restart 1 of 3 on the same nodes"),
-        (End(1), "again", "restart 1 of 3 on the same nodes"),
-        (End(1, "no output", "", 5), "again", "restart 1 of 3 on the same nodes"),
-        (End(1, "module missing", "never"), "stop", NEVER),
-        (End(1, "disk full", "never", 900, ("node2",)), "stop", NEVER),
+        (End(137, 5), "again", "restart 1 of 3 on the same nodes"),
+        (End(135, 0), "again", "restart 1 of 3 on the same nodes"),
+        (End(1), "stuck", "not restarted: it has made no step"),
         (
-            End(1, "GPU broken", "node", 7, ("n2", "n4")),
+            End(1, None, BROKEN),  # which is why it made no step
             "requeue",
-            "requeued without n2, n4: restart 1 of 3",
+            "requeued without n1 (nvidia-smi: 3 of 4 GPUs): restart 1 of 3",
         ),
-        # it is not known which one
-        (End(1, "node failed", "node"), "again", "restart 1 of 3 on the same nodes"),
     ],
 )
 def test_first_failure(end, action, line):
@@ -39,68 +110,65 @@ def test_first_failure(end, action, line):
     assert found[1].endswith(f"; {line}")
 
 
-def test_line_names_step_way_and_exit_code():
-    assert decide(End(9, "", "", 30), [], 1, HOUR)[1] == (
+def test_line_names_step_and_exit_code():
+    assert decide(End(9, 30), [], 1, HOUR)[1] == (
         "attempt 1 ended at step 30: exit code 9; restart 1 of 1 on the same nodes"
     )
-    assert decide(End(9, "no output"), [], 0, HOUR)[1] == (
-        "attempt 1 ended: no output (exit code 9); not restarted: jobs.restarts is 0"
+    assert decide(End(9, 30), [], 0, HOUR)[1] == (
+        "attempt 1 ended at step 30: exit code 9; not restarted: jobs.restarts is 0"
     )
 
 
 @pytest.mark.parametrize(
-    ("steps", "topics", "action"),
+    ("steps", "action", "why"),
     [
-        ((10, 10), ("a", "a"), "stop"),
-        ((10, 9), ("a", "a"), "stop"),  # another rank was the first to fail
-        ((None, None), ("a", "a"), "stop"),
-        ((10, None), ("a", "a"), "stop"),
-        ((None, 10), ("a", "a"), "again"),
-        ((10, 11), ("a", "a"), "again"),
-        ((10, 10), ("a", "b"), "again"),
-        ((10, 10), ("", ""), "stop"),
-        ((10, 10, 10), ("a", "b", "a"), "stop"),
-        ((10, 20, 30, 40), ("a", "a", "a", "a"), "stop"),  # three are allowed
+        ((10, 10), "stuck", STUCK),
+        ((10, 9), "stuck", STUCK),
+        ((10, None), "stuck", "not restarted: it has made no step"),
+        ((10, 11), "again", "restart 2 of 3 on the same nodes"),
+        ((10, 20, 20), "stuck", STUCK),
+        ((10, 20, 30, 40), "stop", "not restarted: jobs.restarts is 3"),
     ],
 )
-def test_same_way_at_the_same_step(steps, topics, action):
+@pytest.mark.parametrize("codes", [(1, 1), (135, 1)])  # whatever the message and exit code
+def test_job_goes_on_while_it_makes_steps(steps, action, why, codes):
     lines = []
-    for number, (step, topic) in enumerate(zip(steps, topics)):
-        # the exit code is that of any rank, which others have ended
-        found = decide(End(1 if topic == "" else 1 + number, topic, "", step), lines, 3, HOUR)
+    for number, step in enumerate(steps):
+        found = decide(End(codes[number % 2], step), lines, 3, HOUR)
         lines.append(found[1])
-    assert found[0] == action
-    assert found[1].endswith(SAME) == (action == "stop" and len(steps) < 4)
+    assert found[0] == action and found[1].endswith(f"; {why}")
 
 
-def test_requeued_twice_for_two_nodes():
-    first = decide(End(1, "GPU broken", "node", 5, ("n1",)), [], 2, HOUR)
-    second = decide(End(1, "GPU broken", "node", 6, ("n2",)), [first[1]], 2, HOUR)
-    assert (first[0], second[0]) == ("requeue", "requeue")
+def test_attempt_after_that_of_a_faulty_node_makes_a_step():
+    """If the faulty node was why there was none, the next attempt makes some."""
+    first = decide(End(1, None, BROKEN), [], 3, HOUR)
+    assert decide(End(1, 0), [first[1]], 3, HOUR)[0] == "again"
+    assert decide(End(1), [first[1]], 3, HOUR)[0] == "stuck"
+    assert decide(End(1, 5, {"n2": "no answer"}), [first[1]], 3, HOUR)[0] == "requeue"
 
 
 def test_time_limit_is_left_to_the_next_job_of_a_chain():
-    end = End(1, "NCCL timeout")
-    assert decide(end, [], 3, 299)[0] == "next"
+    end = End(1, 5)
+    assert decide(end, [], 3, 299)[0] == "stop"
     assert decide(end, [], 3, 301)[0] == "again"
     # a requeued job has its whole time
-    assert decide(end._replace(nodes=("n1",)), [], 3, 10)[0] == "requeue"
+    assert decide(end._replace(faulty=BROKEN), [], 3, 10)[0] == "requeue"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "left", "spares", "action"),
+    ("faulty", "left", "spares", "action"),
     [
-        (("n1",), HOUR, 1, "again"),
-        (("n1", "n2"), HOUR, 1, "requeue"),
-        (("n1",), HOUR, 0, "requeue"),
-        (("n1",), 10, 1, "requeue"),  # which gives it its whole time
-        ((), 10, 1, "next"),
+        (BROKEN, HOUR, 1, "again"),
+        ({**BROKEN, "n2": "no answer"}, HOUR, 1, "requeue"),
+        (BROKEN, HOUR, 0, "requeue"),
+        (BROKEN, 10, 1, "requeue"),  # which gives it its whole time
+        ({}, 10, 1, "stop"),
     ],
 )
-def test_faulty_nodes_are_replaced_if_enough_are_spare(nodes, left, spares, action):
-    found = decide(End(1, "GPU broken", "node", 5, nodes), [], 2, left, spares)
+def test_faulty_nodes_are_replaced_if_enough_are_spare(faulty, left, spares, action):
+    found = decide(End(1, 5, faulty), [], 2, left, spares)
     assert found[0] == action
-    assert ("restart 1 of 2 without n1" in found[1]) == (action == "again")
+    assert ("restart 1 of 2 without n1 (nvidia-smi: 3 of 4" in found[1]) == (action == "again")
 
 
 @pytest.mark.parametrize(
@@ -172,11 +240,11 @@ def test_nccl_is_asked_in_its_own_words(bash):
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        told = bash("watch_ask_nccl", NCCL_RAS_ADDR=address).stderr
+        said = bash("watch_ask_nccl", NCCL_RAS_ADDR=address).stderr
         thread.join()
     assert asked == [b"verbose status\n"]
-    assert "longship: NCCL:   Process 7 on node 10.0.0.2 managing GPU 5\n" in told
-    assert "\x1b" not in told
+    assert "longship: NCCL:   Process 7 on node 10.0.0.2 managing GPU 5\n" in said
+    assert "\x1b" not in said
     assert bash("watch_ask_nccl", NCCL_RAS_ADDR=address).stderr == ""  # nobody answers
 
 
@@ -191,9 +259,13 @@ def test_fact_of_the_record_is_replaced(bash):
 
 def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp_path):
     """Slurm gives it the ID of the array, by which its commands would take every task."""
-    for name in ("squeue", "scancel", "scontrol"):
+    says = {"squeue": "4711_3.0", "scancel": "", "scontrol": "x ExcNodeList=n1 y"}
+    for name, said in says.items():
         program = tmp_path / name
-        program.write_text(f'#!/bin/sh\necho "{name} $*" >>"{tmp_path}/calls"\necho 4711_3.0\n')
+        program.write_text(
+            f'#!/bin/sh\ncase $* in "show hostnames"*) echo n1; exit; esac\n'
+            f'echo "{name} $*" >>"{tmp_path}/calls"\necho {said}\n'
+        )
         program.chmod(0o755)
     bash(
         "read() { :; }; sleep() { :; }  # no pauses",
@@ -209,9 +281,12 @@ def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp
         "squeue --steps --noheader --format=%i --jobs=4711_3",
         "scancel --signal=TERM 4711_3.0",
         "scancel --signal=KILL 4711_3.0",
-        "scontrol requeue 4711_3",
+        "scontrol requeuehold 4711_3",
+        "scontrol show job --oneliner 4711_3",  # what it excludes already
         "scontrol update JobId=4711_3 ExcNodeList=n1",
-        "scontrol show job --oneliner 4711_3",
+        "scontrol show job --oneliner 4711_3",  # whether it does now
+        "scontrol release 4711_3",
+        "scontrol show job --oneliner 4711_3",  # whether it is preempted
     ]
 
 
