@@ -29,6 +29,11 @@ from lib.script.output import as_json
 Key = tuple[str, ...]  # of site.toml, with its tables
 Stated = Mapping[Key, Any]
 _CONFIG = "scontrol show config"
+_TRACKED = "proctrack/cgroup"
+_SIGNALS = (
+    "ProctrackType is {}: Slurm signals all processes of a step. USR1 before the time limit can "
+    "also end the one that mounts the image; ranks then end with SIGBUS (exit code 135)"
+)
 _GROUPS = {"partitions": "scontrol show partition", "qos": "sacctmgr show qos"}
 
 
@@ -64,6 +69,8 @@ def diagnose(settings: Settings, *, json: bool) -> None:
     for state in ("confirmed", "undecided"):
         keys = [each.key for each in rows if each.state == state]
         report.append(f"{state}: {', '.join(keys) or 'nothing'}")
+    kind = slurm.config.get("ProctrackType", _TRACKED)
+    report += [] if kind == _TRACKED else [_SIGNALS.format(printable(kind[:64]))]
     if json:
         show(as_json(each._asdict() for each in rows).text.rstrip())
     else:
