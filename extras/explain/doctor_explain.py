@@ -15,10 +15,9 @@ from lib.commands.options import complete, plain_options
 @click.argument("log", metavar="LOG", shell_complete=complete("log"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--quiet", is_flag=True, help="Print only what was found.")
-@click.option("--nodes", default="", hidden=True)
 @plain_options
 def explain(
-    options: Mapping[str, str], dry_run: bool, log: str, as_json: bool, quiet: bool, nodes: str
+    options: Mapping[str, str], dry_run: bool, log: str, as_json: bool, quiet: bool
 ) -> None:
     """Search a job's log: who failed first, known messages, fixes.
 
@@ -27,5 +26,5 @@ def explain(
     if dry_run:
         print_no_script("Longship: doctor.py explain")
         return
-    form = {"as_json": as_json, "quiet": quiet, "nodes": nodes.split(",")}
+    form = {"as_json": as_json, "quiet": quiet}
     explain_log(log, lambda: Invocation.read(options, dry_run=False).paths, **form)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Callable
@@ -16,7 +16,6 @@ import click
 
 from extras.explain.first_failure import FirstError
 from extras.explain.log_scan import Finding, Message, Scan
-from extras.explain.step_end import step_end
 from lib import ROOT
 from lib.configuration.paths import Paths
 from lib.configuration.tables import read_toml
@@ -93,7 +92,6 @@ def explain(
     *,
     as_json: bool,
     quiet: bool = False,
-    nodes: Collection[str] = (),
 ) -> None:
     """Print how Slurm ended the job, who failed first, and the known messages, causes first.
 
@@ -101,16 +99,14 @@ def explain(
 
     As JSON, it is an object with ``log``, ``lines``, ``not_searched``, ``failed_first``,
     ``first_error`` (null, or ``line``, ``said``, ``place``: the first one if the table has none),
-    ``findings`` (``state``: ``problem`` or ``follows``, ``topic``, ``text``, ``fix``, ``line``,
-    ``count``, ``task``, ``said``, ``source``) and ``end`` of `step_end`, for which
-    NODES are those of the job.
+    and ``findings`` (``state``: ``problem`` or ``follows``, ``topic``, ``text``, ``fix``, ``line``,
+    ``count``, ``task``, ``said``, ``source``).
     """
     scan = Scan(load_messages())
     with _opened(log, paths_of) as (name, stream):
         scan.read(stream, 0 if log == "-" else os.fstat(stream.fileno()).st_size)
     if as_json:
-        end = step_end(scan, nodes)
-        click.echo(json.dumps({**_as_data(name, scan), "end": end}, indent=1))
+        click.echo(json.dumps(_as_data(name, scan), indent=1))
         return
     error, findings = _first_error(scan), scan.findings
     ends = [each for each in findings if each.message.end]

@@ -115,10 +115,6 @@ class FirstFailure:
         named = f"task {task}" + f", rank {rank}," * bool(rank) if task else f"rank {rank}"
         return f"{named}{node and f' on {node}: {reason}'}".rstrip(",")
 
-    def node_of(self, task: str) -> str:
-        """Return the node of a task, if srun reports its end."""
-        return self._end_of(task)[0]
-
     @property
     def output(self) -> list[str]:
         """What it printed, as much as fits a screen: the error at the end of a traceback too."""

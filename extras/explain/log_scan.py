@@ -86,7 +86,6 @@ class Message(NamedTuple):
     pattern: str = ""  # the line without its label must match it too
     consequence: bool = False  # it follows from something else, which is printed first
     end: bool = False  # Slurm says how the job ended, which is printed before all others
-    restart: str = ""  # of a job: `never`, as it would fail again; `node`, as one is faulty
     final: str = ""  # regular expression of lines after which a step cannot continue
     source: str = ""  # URL of a page about it
 
@@ -190,10 +189,6 @@ class Scan:
         """The line by which Slurm says that it ends the job; 0 without one."""
         line, steps = self._ended
         return 0 if self._went_on(steps) else line
-
-    def of_topic(self, topic: str) -> list[Finding]:
-        """Return the findings that were merged into that of a topic, one for each label."""
-        return [each for each in self._lasting if each.message.topic == topic]
 
     @property
     def _lasting(self) -> list[Finding]:
