@@ -339,6 +339,20 @@ def test_chain_stops_at_an_error(jobs):
     assert f"python3 submit.py rerun {first}" in log
 
 
+def test_chain_goes_on_while_its_jobs_make_steps(jobs, tmp_path):
+    """As with ranks that get SIGBUS, because USR1 has ended squashfuse_ll; until it is stuck."""
+    body = (
+        'srun "$LAUNCHER" sh -c \'echo x >>"$1"; n=$(wc -l <"$1"); echo "step $((n > 2 ? 2 : n))"; '
+    )
+    body += 'kill -s BUS $$\' sh "${JOB_ARGUMENTS[@]}"'
+    job = write_job(jobs, "advances", body)
+    numbers = jobs.submit(job, "--chain=4", "--", str(tmp_path / "steps")).stdout.split()
+    assert jobs.slurm.wait(numbers[-1]) == "FAILED"
+    assert [jobs.run(each).record["exit_code"] for each in numbers] == ["135", "135", "135", "1"]
+    why = "ended in state FAILED at step 2, no step more than the job before it\n"
+    assert f"error: job {numbers[2]}, which this job resumes, {why}" in jobs.slurm.log(numbers[3])
+
+
 def test_job_waits_until_slurm_answers(jobs, tmp_path):
     asked = shlex.quote(str(tmp_path / "asked"))
     program = tmp_path / "programs/scontrol"

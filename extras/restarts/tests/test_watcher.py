@@ -291,6 +291,38 @@ def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp
 
 
 @pytest.mark.parametrize(
+    ("excluded", "refusals", "sent"),
+    [
+        ("(null)", 0, ["n1,n2"]),
+        ("n3,gone", 0, ["n1,n2,n3"]),  # with a name that Slurm does not know it accepts none
+        ("(null)", 2, ["n1,n2"] * 3),
+        ("(null)", 9, ["n1,n2"] * 4),
+    ],
+)
+def test_exclusion_is_what_slurm_knows_and_is_checked(
+    excluded, refusals, sent, bash, clean_environment, tmp_path
+):
+    """A stand-in for Slurm: it refuses so often, as for a job that was requeued a moment ago."""
+    scontrol = f"""case $* in
+"show hostnames "*) echo "$3" | tr , '\\n' ;;
+"show job --oneliner 7") echo "JobId=7 ExcNodeList=$(cat {tmp_path}/list) Features=x" ;;
+"update JobId=7 ExcNodeList="*) echo "${{3#*=}}" >>{tmp_path}/sent
+    if [ $(wc -l <{tmp_path}/sent) -le {refusals} ]; then echo "error: no" >&2; exit 1; fi
+    echo "${{3#*=}}" >{tmp_path}/list ;;
+*) exit 2 ;;
+esac"""
+    for name, body in {"sinfo": r"printf 'n%s\n' 1 2 3 3", "scontrol": scontrol}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "list").write_text(excluded)
+    path = {"PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    said = bash("sleep() { :; }", "watch_exclude n1,n2 7", **path).stderr
+    assert (tmp_path / "sent").read_text().split() == sent
+    assert said.startswith("warning: cannot exclude n1") == (refusals == 9)
+    assert refusals == 9 or not said
+
+
+@pytest.mark.parametrize(
     ("arguments", "added"),
     [
         ("/r/launcher python train.py -N 3", "--nodelist=n1,n2"),

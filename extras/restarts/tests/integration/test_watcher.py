@@ -171,7 +171,7 @@ def test_faulty_node_is_excluded_from_a_requeued_job_and_its_chain(watched, faul
     """It is not the one whose rank reports the error."""
     body = (
         'srun "$LAUNCHER" sh -c \'echo "on $SLURMD_NODENAME"\n'
-        'if [ "${SLURM_RESTART_COUNT:-0}" = 1 ]; then echo "step 9 of 9"; exit; fi\n'
+        'if [ "$SLURM_JOB_NODELIST" != "node[1-2]" ]; then echo "step 9 of 9"; exit; fi\n'
         f'if [ "$SLURMD_NODENAME" = node1 ]; then sleep 1; {SAYS}; exit 1; fi\' sh'
     )
     job = write_job(watched, "faulty", body, TWO)
@@ -218,6 +218,7 @@ def test_step_that_starts_again_takes_no_spare_node(watched):
     body = (
         "srun --nodes=1 --ntasks=1 --nodelist=node1 --exclusive sleep 8 &\n"
         'sleep 2; srun "$LAUNCHER" sh -c \'echo "rank $SLURM_PROCID on $SLURMD_NODENAME"\n'
+        'echo "step 5"\n'
         'if [ -e "$1/second" ]; then exit; fi; sleep 1; touch "$1/second"; exit 1\' sh "$RUN_DIR"'
     )
     header = "#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1"
@@ -295,16 +296,22 @@ def test_signals_reach_the_step_and_end_the_watcher(watched):
     assert "attempts" not in record
 
 
-@pytest.mark.slow  # for minutes Slurm says nothing; as a faulty node above
-@pytest.mark.root
-@pytest.mark.only_root
-def test_node_whose_slurmd_does_not_answer_is_excluded(root, slurm, tmp_path):
-    """It runs again when the decision has been made, as Slurm waits for it for five minutes."""
+def root_clone(root, slurm, tmp_path):
+    """Give a clone of root, who may stop a slurmd and drain a node."""
     clone = JobClone(root, tmp_path / "clone", slurm, tmp_path / "scratch")
     clone.configure(
         f"[paths]\nproject_dir = {toml(tmp_path)}\nscratch_dir = {toml(clone.scratch)}\n"
         '[container]\nruntime = "host"\n[packages]\nrequirements = ""\n'
     )
+    return clone
+
+
+@pytest.mark.slow  # for minutes Slurm says nothing; as a faulty node above
+@pytest.mark.root
+@pytest.mark.only_root
+def test_node_whose_slurmd_does_not_answer_is_excluded(root, slurm, tmp_path):
+    """It runs again when the decision has been made, as Slurm waits for it for five minutes."""
+    clone = root_clone(root, slurm, tmp_path)
     body = (
         'srun "$LAUNCHER" sh -c \'if [ "${SLURM_RESTART_COUNT:-0}" = 1 ]; then exit; fi\n'
         'if [ "$SLURMD_NODENAME" != node2 ]; then exec sleep 600; fi; touch "$1/ready"\n'
@@ -322,8 +329,29 @@ def test_node_whose_slurmd_does_not_answer_is_excluded(root, slurm, tmp_path):
         os.kill(slurmd, signal.SIGCONT)
     assert slurm.wait(number) == "COMPLETED", slurm.log(number)
     run = clone.run(number)
-    first, second = attempts(run)
-    assert first.endswith("; restart 1 of 3 on the same nodes")
-    assert second.startswith("attempt 2 ended: node does not answer (exit code ")
-    assert second.endswith("; requeued without node2: restart 2 of 3")
+    (line,) = attempts(run)
+    assert line.endswith("; requeued without node2 (no answer): restart 1 of 3")
     assert "node2" not in run.record["nodelist"]
+
+
+@pytest.mark.slow  # as a node whose GPU is faulty
+@pytest.mark.root
+@pytest.mark.only_root
+def test_node_that_slurm_drains_is_excluded(root, slurm, tmp_path):
+    clone = root_clone(root, slurm, tmp_path)
+    body = (
+        'srun "$LAUNCHER" sh -c \'if [ "${SLURM_RESTART_COUNT:-0}" = 1 ]; then exit; fi\n'
+        'until [ -e "$1/go" ]; do sleep 0.1; done; exit 1\' sh "$RUN_DIR"'
+    )
+    number = clone.job(write_job(clone, "drained", body, TWO), "--restarts=3")
+    clone.wait_until(number, lambda: "longship: run " in slurm.log(number))
+    drain = ["scontrol", "update", "NodeName=node2"]
+    slurm.run([*drain, "State=DRAIN", "Reason=a test"])
+    try:
+        (clone.run(number).folder / "go").touch()
+        assert slurm.wait(number) == "COMPLETED", slurm.log(number)
+    finally:
+        slurm.run([*drain, "State=RESUME"])
+    (line,) = attempts(clone.run(number))
+    assert line.endswith("; requeued without node2 (Slurm: draining): restart 1 of 3")
+    assert slurm.facts(number)["ExcNodeList"] == "node2"
