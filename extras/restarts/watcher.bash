@@ -169,12 +169,12 @@ watch_ask_nccl() {
 # watch_decide CODE RESTARTS LOG: say what follows from a failed step, and record it; fail if this
 # shell does not start the step again.
 watch_decide() {
-  local -a decided # action, line, lines of all attempts, nodes to exclude
+  local -a decided # action, line, lines of all attempts, nodes to replace, nodes to exclude
   local said
   said=$(watch_ask_nodes)
-  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares" "$said")
+  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares" "$said" "$longship_faulty")
   if [[ -n $longship_ending ]]; then return 1; fi
-  if ((${#decided[@]} != 4)); then
+  if ((${#decided[@]} != 5)); then
     print_messages error 'not restarted: submit.py decide failed' hint "run: python3 doctor.py explain $RUN_DIR"
     return 1
   fi
@@ -191,9 +191,9 @@ watch_decide() {
     return
   fi
   longship_faulty+=${longship_faulty:+,}$nodes
-  watch_exclude_later
+  if [[ -n ${decided[4]} ]]; then watch_exclude_later; fi
   if [[ $action == again ]] && watch_replace_nodes "$nodes"; then return; fi
-  if watch_has_others; then watch_requeue "$longship_faulty"; fi
+  if [[ -n ${decided[4]} ]]; then watch_requeue "$longship_faulty"; fi
   return 1
 }
 
@@ -240,18 +240,6 @@ watch_tell_gpus() {
   printf '%s\tended %s %s\n' "$SLURMD_NODENAME" "$tool" "$code"
 }
 
-# watch_has_others: whether the partition has enough nodes without the excluded ones; else say so.
-watch_has_others() {
-  local -i left
-  left=$(timeout 60 sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u |
-    grep -c -v -F -x -f <(watch_excluded "$longship_job" "$longship_faulty")) || :
-  record_value "$RUN_DIR/record.json" nodes
-  if ((left >= REPLY)); then return; fi
-  print_messages error "not requeued: all but $left nodes of the partition $SLURM_JOB_PARTITION are excluded, $REPLY are needed" \
-    hint "wait until $longship_faulty is repaired; then run: python3 submit.py rerun $longship_job"
-  return 1
-}
-
 # watch_excluded JOB NODES: print the nodes that a job excludes, and NODES, one per line.
 watch_excluded() {
   local facts
@@ -269,7 +257,7 @@ watch_replace_nodes() {
     if [[ ,$1, == *,$node,* ]]; then longship_spares+=-1; else kept+=,$node; fi
   done < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   output=$(cd -- "$RUN_DIR" && exec scontrol update JobId="$longship_job" NodeList="${kept#,}" 2>&1) || {
-    print_messages warning "Slurm does not take back $1, so the job is requeued: ${output##*error: }" \
+    print_messages warning "Slurm does not take back $1: ${output##*error: }" \
       hint 'train without spare nodes: --spare-nodes=0'
     return 1
   }
@@ -315,14 +303,15 @@ watch_exclude_later() {
 # watch_exclude NODES JOB: let a pending job not get nodes, in addition to those that it excludes, and
 # check it. A name that Slurm does not know is left out: with it the whole list is refused.
 watch_exclude() {
-  local output names missing='' try
-  names=$(watch_excluded "$2" "$1" | sort -u |
-    grep -F -x -f <(timeout 20 sinfo --noheader --Node --format=%N)) || names=${1//,/$'\n'}
+  local known names output='' missing=$1 try
   for try in 0 1 2 3; do
     sleep "$try" # a job that was requeued a moment ago can refuse
+    known=$(exec timeout 20 sinfo --noheader --Node --format=%N) || continue
+    names=$(watch_excluded "$2" "$1") || continue
+    names=$(sort -u <<<"$names" | grep -F -x -f <(printf '%s\n' "$known")) || continue
     output=$(exec timeout 20 scontrol update JobId="$2" ExcNodeList="${names//$'\n'/,}" 2>&1) || continue
     missing=$(grep -v -F -x -f <(watch_excluded "$2" '') <<<"$names") || return 0
   done
-  print_messages warning "cannot exclude ${missing:-$1}: ${output##*error: }" \
-    hint "run: scontrol update JobId=$2 ExcNodeList=${names//$'\n'/,}"
+  print_messages warning "cannot exclude ${missing//$'\n'/,}: ${output##*error: }" \
+    hint "run: scontrol update JobId=$2 ExcNodeList=$1"
 }

@@ -139,14 +139,20 @@ class _Told(NamedTuple):
 
 
 def decide(
-    end: End, earlier: Sequence[str], restarts: int, left: float, spares: int = 0
+    end: End,
+    earlier: Sequence[str],
+    restarts: int,
+    left: float,
+    spares: int = 0,
+    lack: str = "",
 ) -> tuple[str, str]:
     """Decide what follows from a failed step; return it, and its line for log and record.
 
     It is again, requeue, stuck (the chain ends too) or stop: the next job of a chain goes on.
     Earlier are the lines of the attempts of this job before; left is in seconds until the time
-    limit; spares is how many of its nodes can be replaced. A step that a faulty node has ended is
-    not judged by its progress: the next one runs on other nodes.
+    limit; spares is how many of its nodes can be replaced; lack says that too few others are left.
+    A step that a faulty node has ended is not judged by its progress: the next one runs on other
+    nodes.
     """
     number = len(earlier) + 1
     at = "" if end.step is None else f" at step {end.step}"
@@ -158,6 +164,8 @@ def decide(
         action, words = "stuck", "not restarted: no step more than the attempt before"
     elif number > restarts:
         action, words = "stop", f"not restarted: jobs.restarts is {restarts}"
+    elif faulty and (len(end.faulty) > spares or left < _LEAST) and lack:
+        action, words = "stop", f"not restarted without {faulty}: {lack}"
     elif faulty and (len(end.faulty) > spares or left < _LEAST):
         action, words = "requeue", f"requeued without {faulty}: restart {number} of {restarts}"
     elif left < _LEAST:

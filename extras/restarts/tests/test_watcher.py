@@ -167,6 +167,9 @@ def test_time_limit_is_left_to_the_next_job_of_a_chain():
 )
 def test_faulty_nodes_are_replaced_if_enough_are_spare(faulty, left, spares, action):
     found = decide(End(1, 5, faulty), [], 2, left, spares)
+    lacking = decide(End(1, 5, faulty), [], 2, left, spares, "all but 2 nodes are excluded")
+    assert lacking[0] == ("stop" if action == "requeue" else action)
+    assert lacking[1].endswith(": all but 2 nodes are excluded") == (action == "requeue")
     assert found[0] == action
     assert ("restart 1 of 2 without n1 (nvidia-smi: 3 of 4" in found[1]) == (action == "again")
 
@@ -259,7 +262,7 @@ def test_fact_of_the_record_is_replaced(bash):
 
 def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp_path):
     """Slurm gives it the ID of the array, by which its commands would take every task."""
-    says = {"squeue": "4711_3.0", "scancel": "", "scontrol": "x ExcNodeList=n1 y"}
+    says = {"squeue": "4711_3.0", "scancel": "", "sinfo": "n1", "scontrol": "x ExcNodeList=n1 y"}
     for name, said in says.items():
         program = tmp_path / name
         program.write_text(
@@ -282,6 +285,7 @@ def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp
         "scancel --signal=TERM 4711_3.0",
         "scancel --signal=KILL 4711_3.0",
         "scontrol requeuehold 4711_3",
+        "sinfo --noheader --Node --format=%N",
         "scontrol show job --oneliner 4711_3",  # what it excludes already
         "scontrol update JobId=4711_3 ExcNodeList=n1",
         "scontrol show job --oneliner 4711_3",  # whether it does now
@@ -349,7 +353,7 @@ def test_signal_while_the_next_attempt_is_prepared_ends_the_job(bash, tmp_path):
     done = bash(
         "watch_attempt() { echo attempt; true & longship_child=$!; wait; return 7; }",
         "run_explain() { kill -s TERM $$; }",
-        "timeout() { printf '%s\\0' again line lines ''; }  # submit.py decide",
+        "timeout() { printf '%s\\0' again line lines '' ''; }  # submit.py decide",
         "longship_facts=()",
         "watch_run 3 0 0 log message",
         RUN_DIR=str(tmp_path),
