@@ -19,35 +19,36 @@ from lib.script.errors import printable
 from lib.script.execute import read_output
 from lib.script.records import readable_values, seconds_between
 
+_MOST = 1 << 26  # bytes that the nodes of a job can say
+
 
 @click.command(hidden=True)
 @click.argument("run", type=Path)
 @click.argument("code", type=int)
 @click.argument("restarts", type=int)
 @click.argument("spares", type=int)
-@click.argument("said")
 @click.argument("known")
-def decide(run: Path, code: int, restarts: int, spares: int, said: str, known: str) -> None:
+def decide(run: Path, code: int, restarts: int, spares: int, known: str) -> None:
     """Print what follows from the exit CODE of a job step, after which RESTARTS are allowed.
 
     Five values, each followed by a zero byte: again, requeue, stuck or stop; its line for the log;
     the lines of all attempts; the faulty nodes, separated by commas, if they are to be replaced;
-    those that a pending job is to exclude, with the KNOWN ones. SAID is what Slurm and the nodes
-    say. SPARES nodes can be replaced within the job, but not the first one, which runs the job
-    script.
+    those that a pending job is to exclude, with the KNOWN ones. Standard input is what Slurm and
+    the nodes say. SPARES nodes can be replaced within the job, but not the first one, which runs
+    the job script.
     """
     record = readable_values(run / "record.json")
-    listed = os.environ["SLURM_JOB_NODELIST"]  # without those that were replaced
-    nodes = _hosts(listed)
-    (gpus,) = re.findall(r"\d*\Z", os.environ.get("SLURM_GPUS_ON_NODE", ""))[:1]
+    nodes = _hosts(os.environ["SLURM_JOB_NODELIST"])  # without those that were replaced
+    gpus = re.sub(r".*\D", "", os.environ.get("SLURM_GPUS_ON_NODE", ""))
+    said = sys.stdin.buffer.read(_MOST).decode(errors="replace")
     ended = End(code, last_step(Path(record["log"])), faulty_nodes(said, nodes, int(gpus or 0)))
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
     now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     limit = hours(record["time_limit"], "the time limit of the job")
     left = 3600 * limit - seconds_between(record["started"], now)
-    spares = 0 if nodes[0] in ended.faulty else spares
+    spares = 0 if {*nodes[:1]} & {*ended.faulty} else spares
     excluded = [*filter(None, known.split(",")), *ended.faulty]
-    lack = _lack_of_nodes(record, excluded)
+    lack = _lack_of_nodes(record, excluded) if ended.faulty else ""
     action, line = decide_on(ended, earlier, restarts, left, spares, lack)
     replaced = ended.faulty if action in ("again", "requeue") else {}
     line = printable(f"{now} {line}")
@@ -62,7 +63,7 @@ def _lack_of_nodes(record: Mapping[str, str], excluded: Sequence[str]) -> str:
     ask = ["scontrol", "show", "job", "--oneliner", record["job"]]
     listed = re.search(r" ExcNodeList=(\S+)", read_output(ask, 60).text)
     own = _hosts(listed[1]) if listed and listed[1] != "(null)" else []
-    partition = record["partition"]
+    partition = record.get("partition", "")
     ask = ["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N"]
     nodes, failed = read_output(ask, 60)
     left = len({*nodes.split()} - {*own, *excluded})

@@ -170,9 +170,7 @@ watch_ask_nccl() {
 # shell does not start the step again.
 watch_decide() {
   local -a decided # action, line, lines of all attempts, nodes to replace, nodes to exclude
-  local said
-  said=$(watch_ask_nodes)
-  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares" "$said" "$longship_faulty")
+  mapfile -d '' -t decided < <(watch_ask_nodes | timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares" "$longship_faulty")
   if [[ -n $longship_ending ]]; then return 1; fi
   if ((${#decided[@]} != 5)); then
     print_messages error 'not restarted: submit.py decide failed' hint "run: python3 doctor.py explain $RUN_DIR"
