@@ -370,7 +370,7 @@ def test_new_site_is_read_and_confirmed(clone):
 def test_signals_to_all_processes_of_a_step_are_named(kind, clone, tmp_path):
     config = f"echo 'ProctrackType = proctrack/{kind}'; echo 'GresTypes"
     (tmp_path / "programs/scontrol").write_text(STAND_IN.replace("echo 'GresTypes", config))
-    said = clone.type("doctor.py", "--site", "--machine", "lumi", check=False).stdout
+    said = clone.type("doctor.py", "--site", "--machine", "leonardo", check=False).stdout
     assert ("\nProctrackType is proctrack/linuxproc: Slurm " in said) == (kind == "linuxproc")
 
 
