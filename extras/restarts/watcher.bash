@@ -178,7 +178,7 @@ watch_decide() {
   fi
   local -r action=${decided[0]} nodes=${decided[3]}
   run_set_fact attempts "${decided[2]}"
-  if [[ $action == stuck ]]; then run_set_fact stopped stuck; fi
+  if [[ $action == stuck ]]; then run_set_fact stuck yes; fi
   (run_write_record) || :
   if [[ $action == again ]]; then
     printf '%s\n' 'longship: explanation of the failure' "$(run_explain "$3")" >&2

@@ -5,7 +5,7 @@
 #   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation
 #                       and energy; tokens per second, and how they compare with an earlier run as
 #                       `throughput`; with restarts, a line of `attempts` for each failed step and
-#                       what followed
+#                       what followed, and `stuck` after two starts without a step more
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
@@ -91,8 +91,9 @@ job_check_previous() {
     case $REPLY in
       cancelled | requeued) state=CANCELLED ;; # a requeued one was cancelled before it started again
       preempted) state= ;;                     # only Slurm knows whether it was to start again
-      stuck) why='after two starts without a step more' ;;
     esac
+    record_value "$record" stuck # by its watcher
+    why=${REPLY:+after two starts without a step more}
   done
   if [[ -z $state ]]; then # killed, or its node is lost
     state=$(scontrol show job --oneliner "$1" 2>/dev/null) || state=

@@ -37,12 +37,14 @@ FAILED = "error: job 7, which this job resumes, ended in state {}\n"
         ("PREEMPTED", {"exit_code": "143", "stopped": "preempted"}, True),
         ("", None, False),
         ("", {"exit_code": "0", "cluster": "another"}, False),
+        # its watcher has seen two starts without a step more
+        ("", {"exit_code": "1", "stuck": "yes"}, False),
         # it has no end: the node is lost, or it was killed
         ("NODE_FAIL", {}, True),
         ("CANCELLED", {}, False),
     ],
 )
-def test_chain_ends_if_a_job_was_cancelled(said, record, goes_on, bash, tmp_path):
+def test_chain_ends_if_a_job_was_cancelled_or_is_stuck(said, record, goes_on, bash, tmp_path):
     """scontrol is a stand-in here, for states that take minutes or a broken node to reach."""
     programs = tmp_path / "bin"
     programs.mkdir()
