@@ -7,7 +7,7 @@ entry scripts (LUMI's login nodes have 3.6): an older Python gets a message, not
 import os
 import sys
 
-VERSION = "2026.11.28"  # the date of the newest section of CHANGELOG.md
+VERSION = "2026.11.29"  # the date of the newest section of CHANGELOG.md
 OLDEST_PYTHON = (3, 9)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

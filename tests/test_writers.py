@@ -44,13 +44,12 @@ PLAIN = {
         extras/docker/docker.bash: engine_keep_tag
     """,
     "in a venv, whose directory is closed": """
-        lib/packages/venv.bash: venv_install_packages venv_activate
-        lib/packages/inside/compile_packages.py: restore
+        lib/packages/venv.bash: venv_install_packages venv_list_files venv_activate
+        lib/packages/inside/compile_packages.py: compile_module
         lib/packages/inside/layer_venv.py: _name_packages layer
         extras/overlay_speed/inside/module_index.py: write
     """,
     "in scratch_dir/cache, which is closed, or where the user wants uv's cache": """
-        lib/packages/inside/compile_packages.py: keep
         lib/packages/inside/install_packages.py: can_link
     """,
     "in project_dir, which is closed": """

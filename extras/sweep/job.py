@@ -18,7 +18,7 @@ from lib.jobs.start import Start
 from lib.jobs.submit import keep_lines
 from lib.script.command import array, call
 from lib.script.errors import LongshipError, printable
-from lib.script.records import open_file
+from lib.script.records import open_file, read_file
 from lib.script.trust import read_named
 
 _PLACE = re.compile(r"@\{([^}]+)\}")

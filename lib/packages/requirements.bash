@@ -110,6 +110,7 @@ requirements_check_variables() {
   if [[ -n $requirements_wheelhouse ]]; then return; fi
   for word in ${requirements[@]+"${requirements[@]}"} ${requirements_above[@]+"${requirements_above[@]}"}; do
     if [[ $word == -r ]]; then continue; fi
+    # shellcheck disable=SC2016  # a pattern
     while IFS= read -r name; do
       [[ -n ${!name-} ]] || fail "the variable $name of $word is not set" "run: export $name=VALUE"
     done < <(requirements_print_file "$word" | sed -E 's/(^|[[:space:]])#.*//' |

@@ -270,7 +270,7 @@ installer_run() {
   local -a again=(--no-cache)
   installer_start "$@"
   if [[ $venv_installer != uv ]]; then return; fi
-  names=$(inside "$1/bin/python" "$longship_library/packages/inside" layer_venv.print_damaged) ||
+  names=$(inside "$1/bin/python" -I "$longship_library/packages/inside" layer_venv.print_damaged) ||
     fail "cannot check the files of the packages in $1" "read Python's output above"
   if [[ -z $names ]]; then return; fi
   while IFS= read -r name; do again+=(--reinstall-package "$name"); done <<<"$names"

@@ -4,15 +4,17 @@
 # directories of the caller's own caches, which must be visible inside
 declare -ga caller_caches=()
 
-# caches_keep NAME...: begin LONGSHIP_CALLERS with the caches that the caller has set, which the
-# environment inside keeps. One in the directories of an environment around this script is not the
-# caller's: a job that is submitted inside has its own.
+# caches_keep CACHE... -- NAME...: name in LONGSHIP_CALLERS the caches that the caller has set, which
+# the environment inside keeps, and other variables, of which it reports the ones that it replaces. A
+# cache in the directories of an environment around this script is not the caller's: a job that is
+# submitted inside has its own.
 caches_keep() {
   local variable value
   caller_caches=()
   export LONGSHIP_CALLERS=' '
-  for variable in "$@"; do
-    value=${!variable-}
+  while [[ $1 != -- ]]; do
+    variable=$1 value=${!1-}
+    shift
     case $value in
       '' | "${LONGSHIP_SCRATCH_DIR:-//}/cache/"* | "${LONGSHIP_NODE_CACHE:-//}/"*) continue ;;
       /tmp/*) ;;
@@ -20,13 +22,7 @@ caches_keep() {
     esac
     LONGSHIP_CALLERS+="$variable "
   done
-}
-
-# callers_add NAME...: add the other variables that the caller has set, for the environment inside
-# to report which of them it replaces.
-callers_add() {
-  local variable
-  for variable in "$@"; do
+  for variable in "${@:2}"; do
     if [[ -n ${longship_kept[$variable]-${!variable-}} ]]; then LONGSHIP_CALLERS+="$variable "; fi
   done
 }

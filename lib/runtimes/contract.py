@@ -83,12 +83,12 @@ def forget_lines(environment: EnvironmentKeys) -> list[str]:
 
 
 def caller_lines(settings: Settings, training: Training) -> list[str]:
-    """Return the lines with which the contract keeps the caller's caches, and names the rest."""
+    """Return the line with which the contract keeps the caller's caches, and names the rest."""
     caches = dict((*CACHES, *COMPILED))
     others = ["PYTHONNOUSERSITE", "UV_LINK_MODE", *dict(LOGINS), *HUB_CACHES, *OFFLINE]
     others += [*training.variables(), *settings.configuration.environment.set]
     others = [each for each in dict.fromkeys(others) if each not in caches]
-    return [wrapped("caches_keep", *caches), wrapped("callers_add", *others)]
+    return [wrapped("caches_keep", *caches, "--", *others)]
 
 
 def lost_names(environ: Mapping[str, str]) -> list[str]:

@@ -35,7 +35,7 @@ roots_make() {
   directory_make "$@"
   directory_check_own "$@"
   directory_check_closed "$1" "${written[@]}"
-  temporary_choose "$1/tmp"
+  if [[ -n ${SLURM_JOB_ID:-} ]]; then temporary_choose /tmp; else temporary_choose "$1/tmp"; fi
 }
 
 # directory_check_closed ABOVE DIR...: stop if others can enter ABOVE and a directory in it into which

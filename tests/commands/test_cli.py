@@ -89,7 +89,7 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         pytest.param(
             "doctor.py explan x",
             'unknown verb: "explan"',
-            'did you mean "explain"? valid values: explain, job, nodes, site',
+            'did you mean "explain"? valid values: explain, job, site',
             marks=pytest.mark.extras("explain", "job_check", "site_check"),
         ),
         ("move_built_container_to_active.py --lis", "no such option: --lis", "did you mean --l"),

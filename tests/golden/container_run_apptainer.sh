@@ -7,6 +7,13 @@ longship_main() {
     /e/project1/project_465000000/me/longship \
     /e/scratch/project_465000000/me/longship/checkpoints
   host_forget MY_HOST_ONLY "${!MY_HOST_@}"
+  caches_keep XDG_CACHE_HOME HF_HOME PIP_CACHE_DIR UV_CACHE_DIR TORCH_HOME \
+    TORCH_EXTENSIONS_DIR NUMBA_CACHE_DIR MPLCONFIGDIR WANDB_CACHE_DIR WANDB_CONFIG_DIR \
+    WANDB_DATA_DIR TORCHINDUCTOR_CACHE_DIR TRITON_CACHE_DIR CUDA_CACHE_PATH \
+    MIOPEN_USER_DB_PATH MIOPEN_CUSTOM_CACHE_DIR -- PYTHONNOUSERSITE UV_LINK_MODE HF_TOKEN_PATH \
+    HF_STORED_TOKENS_PATH HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE HF_HUB_OFFLINE \
+    HF_DATASETS_OFFLINE HF_EVALUATE_OFFLINE TRANSFORMERS_OFFLINE OMP_NUM_THREADS GREETING
+  node_cache_make
   program_check apptainer
   image=/e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
   sif_check "$image" arm64 'run: python3 build_container.py --machine=jpb && python3 move_built_container_to_active.py --machine=jpb'
@@ -28,7 +35,11 @@ longship_main() {
 
 # The environment inside, the same for every runtime: POSIX sh.
 # shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
-longship_contract='export PYTHONNOUSERSITE=1
+longship_contract='is_callers() { case ${LONGSHIP_CALLERS-} in *" $1 "*) ;; *) return 1 ;; esac; }
+for longship_name in ${LONGSHIP_CALLERS-}; do
+  eval "longship_was_$longship_name=\${$longship_name-}"
+done
+export PYTHONNOUSERSITE=1
 export PIP_USER=0
 export UV_LINK_MODE=copy
 export LONGSHIP_ROOT='"'"'/e/project1/project_465000000/me/long&ship'"'"'
@@ -38,27 +49,42 @@ export LONGSHIP_PROJECT_DIR=/e/project1/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/e/scratch/project_465000000/me/longship
 export LONGSHIP_CHECKPOINT_DIR=/e/scratch/project_465000000/me/longship/checkpoints
 export LONGSHIP_REPOSITORIES=/e/project1/project_465000000/me/longship/repos
-export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
-export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
-export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
-export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
-export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
-export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
-export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
-export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
-export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
-export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
-export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
-export WANDB_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/cache
-export WANDB_CONFIG_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/config
-export WANDB_DATA_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/data
-export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
-export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+unset HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE
+is_callers XDG_CACHE_HOME || export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR/cache/xdg"
+is_callers HF_HOME || export HF_HOME="$LONGSHIP_SCRATCH_DIR/cache/huggingface"
+is_callers PIP_CACHE_DIR || export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR/cache/pip"
+is_callers UV_CACHE_DIR || export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR/cache/uv"
+is_callers TORCH_HOME || export TORCH_HOME="$LONGSHIP_SCRATCH_DIR/cache/torch"
+is_callers TORCH_EXTENSIONS_DIR || export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR/cache/torch_extensions"
+is_callers NUMBA_CACHE_DIR || export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR/cache/numba"
+is_callers MPLCONFIGDIR || export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR/cache/matplotlib"
+is_callers WANDB_CACHE_DIR || export WANDB_CACHE_DIR="$LONGSHIP_SCRATCH_DIR/cache/wandb/cache"
+is_callers WANDB_CONFIG_DIR || export WANDB_CONFIG_DIR="$LONGSHIP_SCRATCH_DIR/cache/wandb/config"
+is_callers WANDB_DATA_DIR || export WANDB_DATA_DIR="$LONGSHIP_SCRATCH_DIR/cache/wandb/data"
+is_callers TORCHINDUCTOR_CACHE_DIR || export TORCHINDUCTOR_CACHE_DIR="${LONGSHIP_NODE_CACHE:-$LONGSHIP_SCRATCH_DIR/cache}/inductor"
+is_callers TRITON_CACHE_DIR || export TRITON_CACHE_DIR="${LONGSHIP_NODE_CACHE:-$LONGSHIP_SCRATCH_DIR/cache}/triton"
+is_callers CUDA_CACHE_PATH || export CUDA_CACHE_PATH="${LONGSHIP_NODE_CACHE:-$LONGSHIP_SCRATCH_DIR/cache}/cuda"
+is_callers MIOPEN_USER_DB_PATH || export MIOPEN_USER_DB_PATH="${LONGSHIP_NODE_CACHE:-$LONGSHIP_SCRATCH_DIR/cache}/miopen"
+is_callers MIOPEN_CUSTOM_CACHE_DIR || export MIOPEN_CUSTOM_CACHE_DIR="${LONGSHIP_NODE_CACHE:-$LONGSHIP_SCRATCH_DIR/cache}/miopen"
 export HF_TOKEN_PATH="$HOME"/.cache/huggingface/token
 export HF_STORED_TOKENS_PATH="$HOME"/.cache/huggingface/stored_tokens
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_EVALUATE_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 export OMP_NUM_THREADS=8
 export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+longship_replaced=
+for longship_name in ${LONGSHIP_CALLERS-}; do
+  eval "[ \"\${$longship_name-}\" = \"\$longship_was_$longship_name\" ]" && continue
+  case $longship_name in
+    TRAINING_*) longship_by="[training]" ;;
+    HF_HUB_OFFLINE|HF_DATASETS_OFFLINE|HF_EVALUATE_OFFLINE|TRANSFORMERS_OFFLINE) longship_by="--online, environment.set" ;;
+    HF_HUB_CACHE|HUGGINGFACE_HUB_CACHE|TRANSFORMERS_CACHE) longship_by=HF_HOME ;;
+    *) longship_by=environment.set ;;
+  esac
+  longship_replaced="$longship_replaced${longship_replaced:+, }$longship_name ($longship_by)"
+done
+unset LONGSHIP_CALLERS
+case ${SLURM_PROCID:-0}$longship_replaced in 0?*)
+  echo "note: replaced inside the environment, by these settings: $longship_replaced" >&2 ;; esac
 if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
@@ -199,6 +225,77 @@ sif_add_gpus() {
   if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
 }
 
+# ---------- lib/runtimes/caches.bash
+
+# directories of the caller's own caches, which must be visible inside
+declare -ga caller_caches=()
+
+# caches_keep CACHE... -- NAME...: name in LONGSHIP_CALLERS the caches that the caller has set, which
+# the environment inside keeps, and other variables, of which it reports the ones that it replaces. A
+# cache in the directories of an environment around this script is not the caller's: a job that is
+# submitted inside has its own.
+caches_keep() {
+  local variable value
+  caller_caches=()
+  export LONGSHIP_CALLERS=' '
+  while [[ $1 != -- ]]; do
+    variable=$1 value=${!1-}
+    shift
+    case $value in
+      '' | "${LONGSHIP_SCRATCH_DIR:-//}/cache/"* | "${LONGSHIP_NODE_CACHE:-//}/"*) continue ;;
+      /tmp/*) ;;
+      /*) if [[ -d $value ]]; then caller_caches+=("$value"); fi ;;
+    esac
+    LONGSHIP_CALLERS+="$variable "
+  done
+  for variable in "${@:2}"; do
+    if [[ -n ${longship_kept[$variable]-${!variable-}} ]]; then LONGSHIP_CALLERS+="$variable "; fi
+  done
+}
+
+# node_cache_make: in a job, export LONGSHIP_NODE_CACHE, a directory on this node that only the user
+# can enter, for what programs compile: on a shared file system, ranks of several nodes would delete
+# each other's files. Without such a directory they use the one in scratch_dir.
+node_cache_make() {
+  local REPLY
+  unset LONGSHIP_NODE_CACHE
+  if [[ -z ${SLURM_JOB_ID:-} ]]; then return 0; fi
+  node_cache_find
+  # all ranks of the node do it at once
+  if [[ ! -d $REPLY ]]; then mkdir -m 700 -- "$REPLY" 2>/dev/null || :; fi
+  if [[ -d $REPLY && -O $REPLY && ! -L $REPLY ]]; then
+    export LONGSHIP_NODE_CACHE=$REPLY
+  elif ((${SLURM_LOCALID:-0} == 0)); then
+    note "cannot create $REPLY, so compilers use the caches in scratch_dir, where nodes can disturb each other"
+  fi
+}
+
+# node_cache_find: set REPLY to that directory, in TMPDIR, or in /tmp if others could exchange a
+# directory in TMPDIR. TMPDIR can be shared by the nodes, so the name contains the node's.
+node_cache_find() {
+  local parent=${TMPDIR:-/tmp}
+  if [[ $parent != /tmp ]]; then
+    parent=$(cd -P -- "$parent" 2>/dev/null && pwd -P) && directory_stays "$parent" || parent=/tmp
+  fi
+  REPLY=$parent/longship-$UID-$SLURM_JOB_ID-${SLURMD_NODENAME:-$HOSTNAME}
+}
+
+# directory_stays DIR: whether nobody else can exchange what the user makes in this directory, which
+# has no links in its path: it and all above it belong to the user or root, and others cannot write
+# to them, or have no right to what is not theirs (sticky).
+directory_stays() {
+  local path=$1 owner mode
+  local -a paths=()
+  while [[ $path == /?* ]]; do
+    paths+=("$path")
+    path=${path%/*}
+  done
+  while read -r owner mode; do
+    mode=$((16#$mode))
+    (((owner == UID || owner == 0) && (mode & 8#1000 || !(mode & 8#022)))) || return
+  done < <(stat -c '%u %f' -- ${paths[@]+"${paths[@]}"} 2>/dev/null || printf '%s\n' "$((UID + 1)) 0")
+}
+
 # ---------- lib/runtimes/host.bash
 
 # host_arch: set REPLY to this machine's architecture, amd64 or arm64.
@@ -236,8 +333,7 @@ host_forget() {
     CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH CMAKE_PREFIX_PATH \
     PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONSAFEPATH VIRTUAL_ENV \
     "${!CONDA_@}" "${!_CE_@}" \
-    PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON UV_SYSTEM_PYTHON \
-    HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE "$@" # the caches come before HF_HOME
+    PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER UV_PYTHON UV_SYSTEM_PYTHON "$@"
 }
 
 # program_check NAME: stop if the runtime is missing.
@@ -293,7 +389,7 @@ bind_add_if_exists() {
 readonly longship_certificates=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
   GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
 
-# bind_host_files: bind what the caller's environment names: certificates and the temporary
+# bind_host_files: bind what the environment names: certificates, caches and the temporary
 # directory.
 bind_host_files() {
   local variable path
@@ -302,6 +398,9 @@ bind_host_files() {
     if [[ $path == /* && -e $path ]]; then bind_add "$path" "$path" ro; fi
   done
   if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then bind_add "$TMPDIR"; fi
+  # of a job, TMPDIR without the links in its path
+  if [[ ${LONGSHIP_NODE_CACHE:-/tmp/} != /tmp/* ]]; then bind_add "$LONGSHIP_NODE_CACHE"; fi
+  for path in ${caller_caches[@]+"${caller_caches[@]}"}; do bind_add "$path"; done
 }
 
 # bind_pip_sources: bind pip's configuration, and the directories and files that it names.
@@ -475,7 +574,7 @@ roots_make() {
   directory_make "$@"
   directory_check_own "$@"
   directory_check_closed "$1" "${written[@]}"
-  temporary_choose "$1/tmp"
+  if [[ -n ${SLURM_JOB_ID:-} ]]; then temporary_choose /tmp; else temporary_choose "$1/tmp"; fi
 }
 
 # directory_check_closed ABOVE DIR...: stop if others can enter ABOVE and a directory in it into which

@@ -42,7 +42,7 @@ def lines_of(text, settings, paths):
     facts = {**facts_of(paths), "CLONE": str(paths.root), "MACHINE": machine}
     for word, fact in sorted(facts.items(), key=lambda each: -len(each[1])):
         text = re.sub(rf"(?<![a-z0-9./-]){re.escape(fact)}(?![a-z0-9-])", word, text)
-    text = re.sub(r"configurations/\w{12}", "configurations/CHECKSUM", text)
+    text = re.sub(r"configurations/\w{32}", "configurations/CHECKSUM", text)
     calls, run_begin, run_facts = text.partition("  run_begin ")
     return (re.sub(r" \\\n +", " ", calls) + run_begin + run_facts).splitlines()
 

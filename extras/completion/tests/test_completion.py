@@ -114,7 +114,7 @@ def test_configuration_is_a_file(script, answer):
         ("build_overlay.py", ["online", "download", "offline"]),
         ("bundle.py", ["pack", "verify", "unpack"]),
         ("set_up.py", ["install", "update", "download", "offline", "save-patches"]),
-        ("doctor.py", ["explain", "job", "nodes", "site"]),
+        ("doctor.py", ["explain", "job", "site"]),
         ("completion.py", ["bash", "zsh", "fish"]),
     ],
 )

@@ -69,4 +69,4 @@ def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause():
     ended = f"longship: the ranks cannot continue: {line[:-1]}: ending 7.0\n"
     assert read(f"{survived}{OUT_OF_MEMORY}") == "out of memory"
     after = "0: stopped by a signal after step 7 of 900\n"
-    assert read(f"{survived}{ended}{after}{OUT_OF_MEMORY}") == "loss is not a number"
+    assert read(f"{survived}{ended}{after}{ENDED}") == "loss is not a number"
