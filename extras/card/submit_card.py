@@ -85,6 +85,7 @@ def card_lines(
     install = offline_modes(" && ".join(env.packages.steps))
     texts = Expansion('"$card_text"'), Expansion('"$card_packages"')
     return [
+        call("cd", "--", env.paths.root),
         call("card_begin", directory),
         wrapped("card_hash_files", str(begin), *files),
         text_below("card_text", text, "The card; empty code is a mark for what is not yet known."),

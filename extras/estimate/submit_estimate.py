@@ -68,6 +68,7 @@ def estimate(
         text_below("estimate_data", json.dumps(data), "What the estimate is about."),
         'exec <<<"$estimate_data"',
         wrapped("set", "--", *command, *request.first),
+        call("cd", "--", env.paths.root),
         *run_lines(env),
     ]
     script = render(invocation.title(f"submit.py estimate {job}"), lines)

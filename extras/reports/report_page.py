@@ -18,7 +18,7 @@ from lib.jobs.runs import find_runs, owner_of, recorded_run
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
-from lib.script.command import text_below
+from lib.script.command import call, text_below
 from lib.script.errors import LongshipError, offline_modes
 from lib.script.records import (
     content_of,
@@ -118,6 +118,7 @@ def page_lines(
     return [
         text_below("report_data", json.dumps(data), "What the page shows."),
         'exec <<<"$report_data"',
+        call("cd", "--", env.paths.root),
         *run_lines(env),
     ]
 

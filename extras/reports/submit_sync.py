@@ -8,6 +8,7 @@ from extras.reports.report_page import synced_runs
 from lib.commands import Invocation
 from lib.commands.options import WrongCall, complete, script_options
 from lib.runtimes.launch import run_lines
+from lib.script.command import call
 from lib.script.errors import offline_modes
 from lib.script.render import render
 
@@ -21,7 +22,7 @@ def sync(invocation: Invocation, runs: tuple[str, ...], follow: bool) -> None:
     if follow and not runs:
         raise WrongCall("missing argument: RUN", "python3 submit.py sync RUN --follow")
     env = invocation.environment()
-    lines = run_lines(env, online=True)
+    lines = [call("cd", "--", env.paths.root), *run_lines(env, online=True)]
     program = str(invocation.paths.root / "extras/reports/inside/sync_wandb.bash")
     install = offline_modes(" && ".join(env.packages.steps))
     names = [str(each) for each in synced_runs(invocation.paths, runs)]

@@ -16,7 +16,7 @@ from lib.commands import Invocation
 from lib.commands.options import script_options
 from lib.runtimes.contract import Bind
 from lib.runtimes.launch import run_lines
-from lib.script.command import text_below
+from lib.script.command import call, text_below
 from lib.script.errors import offline_modes, printable
 from lib.script.output import Report, as_json
 from lib.script.records import content_of
@@ -122,6 +122,7 @@ def _write_page(
     lines = [
         text_below("scale_data", json.dumps(data), "What the page shows."),
         'exec <<<"$scale_data"',
+        call("cd", "--", env.paths.root),
         *run_lines(env),
     ]
     program = str(env.paths.root / "extras/scale/inside/scale_page.py")

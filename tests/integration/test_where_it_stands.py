@@ -4,6 +4,7 @@ A second member of the group, mallory, can write to the directory above the vict
 the one in which the victim types.
 """
 
+import json
 import os
 import re
 import textwrap
@@ -27,12 +28,17 @@ cd -- "$1" && mv victim away && mkdir -p victim/scratch/runs
 ln -s "$1/away/project" victim/project && cd victim/scratch && chmod -R a+rwX "$1/victim" && %s
 """
 SWAPPED = {
-    "files of his": 'mkdir -p runs/code && echo "$2" >runs/code/code-0.tar',
+    "files of his": """
+        mkdir -p "runs/code/$5/lib/shell" && echo "$2" >"runs/code/$5/lib/shell/job.bash" &&
+        echo "$2" >runs/code/code-0.tar""",
     # the archive and its name are right, the configuration is his
-    "a link to hers": 'rmdir runs && ln -s "$1/away/scratch/runs" runs',
     "a configuration of his": """
-        ln -s "$1/away/scratch/runs/code" runs/code && mkdir runs/configurations && echo "$3" |
-        tee "runs/configurations/$4.json" "runs/configurations/$4.local.toml" >/dev/null""",
+        ln -s "$1/away/scratch/runs/code" runs/code && mkdir runs/configurations &&
+        echo "$3" >"runs/configurations/$4.json" """,
+    "overrides of his": """
+        ln -s "$1/away/scratch/runs/code" runs/code && mkdir runs/configurations &&
+        ln -s "$1/away/scratch/runs/configurations/$4.json" runs/configurations &&
+        printf '[environment.set]\nPATH = "%s"\n' "$6" >"runs/configurations/$4.local.toml" """,
 }
 
 
@@ -42,17 +48,19 @@ def test_waiting_job_starts_nothing_of_a_directory_that_was_swapped(make_village
     village = make_village()
     victim, mallory = village.victim, village.mallory
     number = victim.submit(victim.job("train", PRINT), "--", "once more")
-    variables = (victim.home / f"slurm/{number}/environment").read_text().split("\0")
-    (kept,) = (each for each in variables if each.startswith("LONGSHIP_CONFIGURATION="))
-    name = os.path.basename(kept).removesuffix(".json")
-    evil = mallory.home / "bin"
-    mallory.bash(
-        'umask 022; mkdir bin; printf "#!/bin/bash\\n%s\\n" "$1" | tee bin/sh bin/python3; '
-        "chmod a+rx ~ bin bin/*",
-        village.payload,
-    )
-    own = f'environment.set.PATH = "{evil}"\npaths.scratch_dir = "{victim.home}/s"\n'
-    mallory.bash(SWAP % SWAPPED[swapped], village.parent, village.payload, own, name)
+    text = (victim.home / f"slurm/{number}/environment").read_text()
+    found = dict(each.partition("=")[::2] for each in text.split("\0"))
+    kept = os.path.basename(found["LONGSHIP_CONFIGURATION"]).removesuffix(".json")
+    programs = mallory.home / "bin"
+    write = 'printf "#!/bin/bash\n%s\n" "$1" | tee bin/sh bin/python3; chmod a+rx ~ bin bin/*'
+    mallory.bash(f"umask 022; mkdir bin; {write}", village.payload)
+    own = {"scratch_dir": f"{victim.home}/s", "project_dir": f"{victim.home}/p"}
+    path = f"{programs}:/usr/bin:/bin"
+    configuration = {"machine": "local", "paths": own, "environment": {"set": {"PATH": path}}}
+    configuration |= {"container": {"runtime": "host"}, "packages": {"requirements": ""}}
+    words = (village.payload, json.dumps(configuration, default=str), kept)
+    start = os.path.basename(found.get("LONGSHIP_ROOT") or "start-0")  # as it was
+    mallory.bash(SWAP % SWAPPED[swapped], village.parent, *words, start, programs)
     code, log = victim.run_job(number)
     assert village.stolen() == []
     assert code != 0 and re.search("^error: .*\nhint: ", log, re.MULTILINE), log
