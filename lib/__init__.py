@@ -18,7 +18,7 @@ def use_own_bytecode():
     The started file has switched it off, before it imports this. Others can write to `__pycache__`
     in a clone that was made with the umask of a group, or below a default ACL. So bytecode is used
     only if they cannot enter the clone, or a directory above it; else its modules are compiled at
-    each start, in 40 ms. A bundle gets none either, as its checksums would no longer match.
+    each start, in 0.1 s. A bundle gets none either, as its checksums would no longer match.
     """
     sys.pycache_prefix = os.environ.get("PYTHONPYCACHEPREFIX")
     is_bundle = os.path.exists(os.path.join(os.path.dirname(ROOT), "SHA256SUMS"))
@@ -36,16 +36,22 @@ def _is_closed(path):
 
 def _ignore_bytecode():
     """Compile the modules of this repository at each start, and write no bytecode."""
-    from importlib.machinery import FileFinder, SourceFileLoader
+    from importlib.machinery import (
+        EXTENSION_SUFFIXES,
+        ExtensionFileLoader,
+        FileFinder,
+        SourceFileLoader,
+    )
 
     class Source(SourceFileLoader):
         def path_stats(self, path):
             raise OSError("without it, bytecode is neither read nor written")
 
     def find(directory):
-        if directory != ROOT and not directory.startswith((f"{ROOT}/lib", f"{ROOT}/extras")):
+        if not f"{directory}/".startswith(f"{ROOT}/"):  # that of .venv too
             raise ImportError
-        return FileFinder(directory, (Source, [".py"]))
+        loaders = (ExtensionFileLoader, EXTENSION_SUFFIXES), (Source, [".py"])
+        return FileFinder(directory, *loaders)
 
     sys.path_hooks.insert(0, find)
     sys.path_importer_cache.pop(ROOT, None)  # it has imported this file

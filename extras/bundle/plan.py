@@ -49,7 +49,7 @@ def pack_lines(
     options += [[f"--leave-out={each}"] for each in (*_LEFT_OUT, *inside)]
     options += [[f"--allow={each}"] for each in allowed]
     options += [] if history else [["--no-history"]]
-    options += [[f"--named={each}"] for each in _named(settings)]
+    options += [[f"--named={each}"] for each in _named(settings, here.root)]
     needed = _needed(settings, here, image if is_packed else None)
     options += [["--need", *each] for each in needed]
     # without a slash at its end, with which rsync would copy what is in it
@@ -88,13 +88,13 @@ def _below(root: Path, directories: Iterable[Path]) -> list[str]:
     return [each for each in found if each.partition("/")[0] not in ("..", ".")]
 
 
-def _named(settings: Settings) -> list[str]:
+def _named(settings: Settings, root: Path) -> list[str]:
     """Return the files that the configuration names, unless only the target knows where."""
     configuration, scripts = settings.configuration, configured_repositories(settings)
     found = [configuration.packages.requirements, configuration.packages.venv_requirements]
     found += [*configuration.container.patched_files.values(), *(each.script for each in scripts)]
     own = [each for each in found if each and not each.startswith(("~", "$", "{"))]
-    return [os.path.normpath(settings.root / each) for each in own]
+    return [os.path.normpath(root / each) for each in own]
 
 
 def _needed(

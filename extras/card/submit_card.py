@@ -166,7 +166,8 @@ def _metrics(steps: list[dict[str, float]], names: Mapping[str, Any]) -> Iterato
     """Yield the last value of each metric; of the speed it is the median of all steps."""
     for name in ("step", names["loss"], names["validation_loss"]):
         yield name, _code(next((each[name] for each in reversed(steps) if name in each), None))
-    speeds = [each[names["speed"]] for each in steps if names["speed"] in each]
+    once = {each.get("step"): each for each in steps}.values()  # a resume repeats some
+    speeds = [each[names["speed"]] for each in once if names["speed"] in each]
     yield f"median of {names['speed']}", _code(median(speeds) if speeds else None)
 
 

@@ -51,7 +51,8 @@ code_begin() {
   directory_make "$1"
   directory_check_own "$1"
   submission_use_code ''
-  export LONGSHIP_CLONE=$2 LONGSHIP_TAKE_CODE=code_take
+  export LONGSHIP_CLONE=$2 LONGSHIP_TAKE_CODE=code_take LONGSHIP_CLONE_OWNER
+  LONGSHIP_CLONE_OWNER=$(stat -L -c %u -- "$2")
   export -f code_take code_is_whole code_fail
 }
 
@@ -59,6 +60,7 @@ code_begin() {
 # into the run directory, whose name it finds. The archive is copied before it is checked: nobody can
 # replace the copy. TMPDIR can be a directory of the login node.
 code_take() {
+  local owner
   { LONGSHIP_STAGED=$(mktemp -d /tmp/longship-code.XXXXXXXXXX) && [[ -f $LONGSHIP_FROZEN ]] &&
     cp -- "$LONGSHIP_FROZEN" "$LONGSHIP_STAGED/archive"; } ||
     code_fail "cannot copy the code of this job to /tmp on $HOSTNAME: $LONGSHIP_FROZEN" \
@@ -68,8 +70,13 @@ code_take() {
   tar --extract --force-local --file="$LONGSHIP_STAGED/archive" --directory="$LONGSHIP_STAGED" code/longship ||
     code_fail "cannot unpack the code of this job to $LONGSHIP_STAGED on $HOSTNAME" 'free some space there'
   LONGSHIP_ROOT=$LONGSHIP_STAGED/code/longship
-  ln -s -f -n -- "$LONGSHIP_CLONE/.venv" "$LONGSHIP_ROOT/.venv"
   export LONGSHIP_STAGED
+  if [[ ! -e $LONGSHIP_CLONE/.venv ]]; then return; fi
+  while read -r owner; do
+    [[ $owner == "$LONGSHIP_CLONE_OWNER" || $owner == 0 ]] ||
+      code_fail "$LONGSHIP_CLONE belongs to another user than at the submission" 'submit the job again'
+  done < <(stat -L -c %u -- "$LONGSHIP_CLONE" "$LONGSHIP_CLONE/.venv")
+  ln -s -f -n -- "$LONGSHIP_CLONE/.venv" "$LONGSHIP_ROOT/.venv"
 }
 
 # code_is_whole FILE NAME: whether the checksum of a file is the ID in the name of an archive; runs of

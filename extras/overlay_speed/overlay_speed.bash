@@ -14,7 +14,7 @@ module_index_copy() {
 
 # module_index_write PACKAGES: write the index of the compiled packages.
 module_index_write() {
-  inside "$overlay_prefix/bin/python" "$longship_library/packages/inside" \
+  inside "$overlay_prefix/bin/python" "$longship_library/packages/inside/__main__.py" \
     "${longship_library%/lib}/extras/overlay_speed/inside/module_index.write" "$overlay_prefix${1#"$overlay_tree"}" ||
     fail_writing "$overlay_tree" "cannot write the module index of $overlay_prefix" \
       "read Python's output above"

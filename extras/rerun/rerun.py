@@ -56,7 +56,7 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
         ) from error
     arguments = tuple(text.split("\0")[:-1])
     name = "job.salloc" if (run / "job.salloc").exists() else "job.sbatch"
-    job = read_job_file(run, str(run / name))._replace(path=run / name)
+    job = read_job_file(run, str(run / name), is_recorded=True)._replace(path=run / name)
     return job, options, arguments
 
 

@@ -14,7 +14,7 @@ import click
 from extras.restarts.watcher import End, faulty_nodes
 from extras.restarts.watcher import decide as decide_on
 from lib.configuration.partitions import hours
-from lib.jobs.runs import last_step
+from lib.jobs.runs import highest_step
 from lib.script.errors import printable
 from lib.script.execute import read_output
 from lib.script.records import readable_values, seconds_between
@@ -40,8 +40,10 @@ def decide(run: Path, code: int, restarts: int, spares: int, known: str) -> None
     record = readable_values(run / "record.json")
     nodes = _hosts(os.environ["SLURM_JOB_NODELIST"])  # without those that were replaced
     gpus = re.sub(r".*\D", "", os.environ.get("SLURM_GPUS_ON_NODE", ""))
+    if "SLURM_GPUS_PER_TASK" in os.environ:  # the step that asks has a task on each node
+        gpus = ""
     said = sys.stdin.buffer.read(_MOST).decode(errors="replace")
-    ended = End(code, last_step(Path(record["log"])), faulty_nodes(said, nodes, int(gpus or 0)))
+    ended = End(code, highest_step(Path(record["log"])), faulty_nodes(said, nodes, int(gpus or 0)))
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
     now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     limit = hours(record["time_limit"], "the time limit of the job")

@@ -206,7 +206,7 @@ watch_ask_nodes() {
       down* | drain* | fail* | *'*') printf '%s\tslurm %s\n' "$node" "$state" ;; # *: no contact
       *) asked+=("$node") ;;
     esac
-  done < <(timeout 60 sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N %T' | sort -u)
+  done < <(timeout 60 sinfo --all --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N %T' | sort -u)
   if ((${#asked[@]} == 0)); then return; fi
   printf -v names '%s,' "${asked[@]}"
   (
@@ -304,7 +304,7 @@ watch_exclude() {
   local known names output='' missing=$1 try
   for try in 0 1 2 3; do
     sleep "$try" # a job that was requeued a moment ago can refuse
-    known=$(exec timeout 20 sinfo --noheader --Node --format=%N) || continue
+    known=$(exec timeout 20 sinfo --all --noheader --Node --format=%N) || continue
     names=$(watch_excluded "$2" "$1") || continue
     names=$(sort -u <<<"$names" | grep -F -x -f <(printf '%s\n' "$known")) || continue
     output=$(exec timeout 20 scontrol update JobId="$2" ExcNodeList="${names//$'\n'/,}" 2>&1) || continue

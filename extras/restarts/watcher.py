@@ -86,9 +86,9 @@ def faulty_nodes(said: str, nodes: Sequence[str], gpus: int) -> dict[str, str]:
     told = {node: _Told.read(some) for node, some in lines.items()}
     most = max((each.gpus for each in told.values()), default=0)
     found = {node: each.fault(gpus or most, most) for node, each in told.items()}
-    if all(found.values()) and len(found) > 1:  # rather the driver of all of them
+    answered = [node for node, each in told.items() if each.ended]
+    if all(found[node] for node in answered) and len(answered) > 1:  # rather the driver of all
         found = {}
-    answered = any(each.ended for each in told.values())
     for node, each in told.items():
         if each.state:
             found[node] = f"Slurm: {each.state}"

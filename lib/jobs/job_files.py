@@ -16,7 +16,9 @@ from lib.script.records import read_file
 
 # The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
-_SOURCES = re.compile(r"^[^#\n]*\bsource .*lib/shell/job\.bash", re.MULTILINE)
+_SOURCES = re.compile(
+    r"^[^#\n]*(\bsource .*lib/shell/job\.bash|not submitted from the clone)", re.MULTILINE
+)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
 _SERVES = re.compile(r"^serve_(\w+)", re.MULTILINE)
 _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
@@ -46,10 +48,13 @@ class JobFile(NamedTuple):
         return self.path.suffix == ".salloc"
 
 
-def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
+def read_job_file(
+    root: Path, name: str, verbs: Iterable[str] = (), *, is_recorded: bool = False
+) -> JobFile:
     """Read a job script; a relative path begins in the working directory or in the repository.
 
-    The verbs are what else could have been meant.
+    The verbs are what else could have been meant. That of a recorded run can be older than this
+    version of Longship.
     """
     for path in (Path(name), root / name):
         if os.path.isfile(path):
@@ -75,11 +80,11 @@ def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
         raise LongshipError(
             f"{name} has DOS line ends, which sbatch refuses", f"run: sed -i 's/\\r$//' {name}"
         )
-    if _SOURCES.search(text) and "declare -F start_job" not in text:
+    if _SOURCES.search(text) and "declare -F start_job" not in text and not is_recorded:
         raise LongshipError(
             f"{name} sources lib/shell/job.bash without a check of whose file it is",
-            "remove that line: submit.py gives the job start_job; for plain sbatch copy the lines "
-            "from docs/how-to/jobs.md#write-your-own-job-script",
+            "remove the lines from that `source` up to start_job, or copy those of a job script in "
+            "local/: docs/how-to/jobs.md#write-your-own-job-script",
         )
     starts = _STARTS.search(text)
     machine = starts or _BUILDS.search(text)

@@ -46,13 +46,13 @@ def main(actions: Mapping[str, Callable[..., None]]) -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda *_: sys.exit(130))
     try:
-        with tempfile.TemporaryDirectory(prefix="longship-git.") as tempfile.tempdir:
+        with tempfile.TemporaryDirectory(prefix="longship-git.", dir="/tmp") as tempfile.tempdir:
             actions[sys.argv[1]](*sys.argv[2:])
     except LongshipError as error:
         error.print()
         sys.exit(1)
     except OSError as error:
-        hint = "set TMPDIR to a directory that you can write to"
+        hint = "free some space in /tmp"
         print_messages(error=f"cannot write temporary files: {error.strerror}", hint=hint)
         sys.exit(1)
 

@@ -5,7 +5,7 @@
 #   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation
 #                       and energy; tokens per second, and how they compare with an earlier run as
 #                       `throughput`; with restarts, a line of `attempts` for each failed step and
-#                       what followed, and `stuck` after two starts without a step more
+#                       what followed, and `stuck` if the last one made no step, or none more than the one before
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
@@ -209,6 +209,7 @@ run_end() {
   fi
   # doctor.py recognises the first line, and does not explain its own words
   if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
+  node_caches_remove # last: it waits for nodes
 }
 
 # run_explain LOG: print who failed first, and what doctor.py knows about the messages of the log.

@@ -28,7 +28,8 @@ _SEARCHED = 1 << 25  # bytes at the end of a log
 _BEGUN = b"longship: run "  # the first line of each start of a job, in the same log
 # How programs print a step, also in colour, or name a checkpoint; "to step 400" is none.
 STEP = re.compile(
-    rb"(?i)(?<!\bto )(?:\b|(?<=\dm))(?:step|iteration|checkpoint)[-_:= ]*(\d+)(?!\.?\d)"
+    rb"(?i)(?<!\bto )(?:\b|(?<=\dm)|(?<=global_))(?:step|iteration|checkpoint)['\"]?[-_:= ]*"
+    rb"(\d+)(?!\.?\d)"
 )
 NO_STEP = re.compile(rb"\*\*\* STEP|StepId|[Jj]ob step|srun: |slurmstepd: |longship: ")
 # What a re-run reads of a run; programs write other files there, with the user's umask.
@@ -101,26 +102,31 @@ def _end_of(file: Path, last: int) -> bytes:
 
 
 def steps_of_chain(paths: Paths, job: str, cluster: str) -> list[str]:
-    """Return the last steps of a job and of the one that it resumed; "" where none is known."""
+    """Return the highest steps of a job and of the one that it resumed; "" for an unknown one."""
     steps = []
     for _ in range(2):
         found = find_files(paths.runs, f"{glob.escape(job)}-*/record.json") if job else []
         records = [readable_values(each) for each in found if is_own(each.parent)]
         record = next((each for each in records if each.get("cluster", "") == cluster), {})
-        step = last_step(Path(record["log"])) if record.get("log") else None
+        log = record.get("log")
+        step = highest_step(Path(log), all_starts=True) if log else None
         steps.append("" if step is None else str(step))
         job = record.get("goes_on_from", "")
     return steps
 
 
-def last_step(log: Path) -> int | None:
-    """Return the last step of a training that the last start in a job's log names, if any."""
+def highest_step(log: Path, *, all_starts: bool = False) -> int | None:
+    """Return the highest step of a training that the last start in a job's log names, if any.
+
+    An evaluation can count steps of its own.
+    """
+    found = []
     for line in reversed(_end_of(log, _SEARCHED).splitlines()):
-        if line.startswith(_BEGUN):
+        if line.startswith(_BEGUN) and not all_starts:
             break
-        if (steps := STEP.findall(line)) and not NO_STEP.search(line):
-            return int(steps[-1][-18:])
-    return None
+        if not NO_STEP.search(line):
+            found += [int(each[-18:]) for each in STEP.findall(line)]
+    return max(found, default=None)
 
 
 def check_own(run: Path, hint: str = _CHANGED) -> None:

@@ -156,7 +156,7 @@ def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
         *srun_lines(env._replace(held=named)),
         *([call("job_label_output")] if start.is_batch else []),
         f"if run_has_begun; then {'; '.join([*start.step, 'return'])}; fi",
-        array("longship_at_end", (*start.at_end, "node_caches_remove")),
+        *([array("longship_at_end", start.at_end)] if start.at_end else []),
         wrapped("code_record_begin", sys.executable or "python3", _RUN, *repositories),
         " \\\n    ".join(
             [

@@ -76,12 +76,8 @@ submission_use_code() {
 # submission_keep VARIABLE FILE TEXT: write what jobs read at their start, and export where it is.
 submission_keep() {
   directory_make "${2%/*}"
-  if [[ -e $2 ]]; then # of an earlier submission: its name has a checksum
-    touch -c -- "$2"   # sites delete what is old
-  else
-    file_write "$2.$$" "$3" 600
-    file_publish "$2.$$" "$2" # or another submission has just made it
-  fi
+  file_write "$2.$$" "$3" 600 # also if it is there: it can be damaged, and sites delete what is old
+  file_publish "$2.$$" "$2"
   export "$1=$2"
 }
 

@@ -176,7 +176,10 @@ def _data_lines(request: Request) -> list[str]:
     env, step = request.env, request.job.step
     if not step or request.asked.after or "dependency" in request.options:
         return []
-    cache = hub_cache(env.settings.configuration.environment, env.paths)
+    environment = env.settings.configuration.environment
+    cache = hub_cache(environment, env.paths)
+    if "HF_HOME" not in environment.set:  # that of the caller is kept inside
+        cache = Path(env.settings.environ.get("HF_HOME") or cache)
     return [
         *(call("setting_check_path", *each) for each in env.training.patterns(step)),
         *(wrapped("setting_check_cache", *each) for each in env.training.repos(cache, step)),

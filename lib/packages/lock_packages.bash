@@ -155,7 +155,7 @@ lockfile_update() {
   if [[ -e $lockfile_group ]] && ! lockfile_matches "$lockfile_group" image "$lockfile_image"; then
     note "$lockfile_group was for the image $(lockfile_value image "$lockfile_group"); it is now for $lockfile_image"
   fi
-  inside python3 "$longship_library/packages/inside" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
+  inside python3 "$longship_library/packages/inside/__main__.py" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
   mv -f -- "$lockfile_group.partial" "$lockfile_group"
   lockfile_warn "$lockfile_work/pins.txt"
   note "the locked versions are in $lockfile_group; commit this file"
@@ -188,7 +188,7 @@ its password as "'${VARIABLE}, in capital letters, or put it into ~/.netrc'
 # and write DIR/pins.txt; PYTHON... is a command.
 packages_resolve() {
   requirements_check_variables
-  "${@:3}" "$longship_library/packages/inside" resolve_packages.resolve "$2" "$1/target" \
+  "${@:3}" "$longship_library/packages/inside/__main__.py" resolve_packages.resolve "$2" "$1/target" \
     "$arch" "$gpu" "$requirements_torch" "$repositories_directory" "$1/pins.txt" pip \
     ${requirements[@]+"${requirements[@]}"} ${requirements_sources[@]+"${requirements_sources[@]}"} >&2 ||
     fail_writing "$1" 'cannot resolve the versions of the packages' \
@@ -198,6 +198,6 @@ packages_resolve() {
 # target_describe DIR: write the packages of the Python inside.
 target_describe() {
   directory_make "$1"
-  inside python3 "$longship_library/packages/inside" describe_image.describe_own "$1" "$base" ||
+  inside python3 "$longship_library/packages/inside/__main__.py" describe_image.describe_own "$1" "$base" ||
     fail_writing "$1" "cannot list the packages of $base" "read Python's output above"
 }

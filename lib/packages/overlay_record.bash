@@ -66,7 +66,12 @@ overlay_mend_unpacked() {
   if [[ ! -e $directory ]]; then return; fi
   venv_find_lost "$directory"
   if [[ -z $REPLY ]]; then return; fi
-  note "the unpacked overlay $directory lacks $REPLY: unpacking it again"
+  local -r lost=$REPLY
+  if store_is_pinned "$1"; then
+    fail "the unpacked overlay $directory lacks $lost, and is in use: $REPLY" \
+      'when that has ended, run the command again: it unpacks the overlay again'
+  fi
+  note "the unpacked overlay $directory lacks $lost: unpacking it again"
   lock_run "$directory" overlay_delete_unpacked "$directory"
   overlay_unpack "$1"
 }

@@ -53,7 +53,7 @@ venv_install() {
   installer_choose "$image_torch"
   venv_create "$venv_new"
   if [[ -n $venv_overlay ]]; then
-    inside "$venv_new/bin/python" "$longship_library/packages/inside" layer_venv.layer "$overlay_target" ||
+    inside "$venv_new/bin/python" "$longship_library/packages/inside/__main__.py" layer_venv.layer "$overlay_target" ||
       fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" \
         "read Python's output above"
     image_torch=$(torch_version "$venv_new/bin/python")
@@ -125,7 +125,7 @@ venv_create() {
     fail_writing "$venv_disk" "cannot create the venv $1" \
       "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
   if [[ $base != host ]]; then
-    inside python3 "$longship_library/packages/inside" layer_venv.layer_image "$1" ||
+    inside python3 "$longship_library/packages/inside/__main__.py" layer_venv.layer_image "$1" ||
       fail_writing "$venv_disk" "cannot create the venv $1 above the image's packages" \
         "read Python's output above"
   fi
@@ -196,7 +196,7 @@ venv_run_scripts() {
   local -i at
   for ((at = 0; at < ${#requirements_scripts[@]}; at += 2)); do
     note "running ${requirements_scripts[at + 1]} in $repositories_directory/${requirements_scripts[at]}"
-    inside "$venv_new/bin/python" "$longship_library/packages/inside" install_packages.run_script \
+    inside "$venv_new/bin/python" "$longship_library/packages/inside/__main__.py" install_packages.run_script \
       "$requirements_wheelhouse" \
       "$repositories_directory/${requirements_scripts[at]}" "${requirements_scripts[at + 1]}" ||
       fail_writing "$venv_new" \
@@ -212,7 +212,7 @@ venv_compile() {
   while read -r; do
     count+=1
     if [[ -t 2 ]] && ((count % 100 == 0)); then printf '\r\e[K      %d files' "$count" >&2; fi
-  done < <(inside "$1/bin/python" "$longship_library/packages/inside" compile_packages.compile_all \
+  done < <(inside "$1/bin/python" "$longship_library/packages/inside/__main__.py" compile_packages.compile_all \
     "$1/lib" "$2" "$3")
   wait "$!" || fail_writing "$venv_disk" "cannot byte-compile the packages in $1" \
     "read Python's output above"
@@ -264,18 +264,29 @@ installer_choose() {
 }
 
 # installer_run VENV TORCH OPTION...: install packages. uv takes the files of its cache as they are,
-# so a package with damaged ones is installed again without it.
+# so a package whose files differ from its RECORD is installed again without it.
 installer_run() {
-  local names name
+  local REPLY name
   local -a again=(--no-cache)
   installer_start "$@"
   if [[ $venv_installer != uv ]]; then return; fi
-  names=$(inside "$1/bin/python" -I "$longship_library/packages/inside" layer_venv.print_damaged) ||
-    fail "cannot check the files of the packages in $1" "read Python's output above"
-  if [[ -z $names ]]; then return; fi
-  while IFS= read -r name; do again+=(--reinstall-package "$name"); done <<<"$names"
-  note "uv's cache is damaged: installing again without it: ${names//$'\n'/, }"
+  installer_find_damaged "$1"
+  if [[ -z $REPLY ]]; then return; fi
+  while IFS= read -r name; do again+=(--reinstall-package "$name"); done <<<"$REPLY"
+  note "files differ from the checksums of their packages: installing again without uv's cache: ${REPLY//$'\n'/, }"
   installer_start "$@" "${again[@]}"
+  installer_find_damaged "$1"
+  if [[ -n $REPLY ]]; then
+    warn_of "files still differ from the checksums of their packages: ${REPLY//$'\n'/, }" \
+      'if these do not work, check the disk; their wheels can have wrong checksums themselves'
+  fi
+}
+
+# installer_find_damaged VENV: set REPLY to the packages whose files differ from their RECORD, a line
+# for each.
+installer_find_damaged() {
+  REPLY=$(inside "$1/bin/python" -I "$longship_library/packages/inside/__main__.py" layer_venv.print_damaged) ||
+    fail "cannot check the files of the packages in $1" "read Python's output above"
 }
 
 # installer_start VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's
@@ -284,7 +295,7 @@ installer_start() {
   local directory=''
   requirements_check_variables
   if ((${#requirements_sources[@]})); then directory=$repositories_directory; fi
-  inside "$1/bin/python" "$longship_library/packages/inside" install_packages.install \
+  inside "$1/bin/python" "$longship_library/packages/inside/__main__.py" install_packages.install \
     "$requirements_wheelhouse" \
     "$directory" "$venv_installer" "$venv_uv" "${@:2}" ||
     fail_writing "$venv_disk" "cannot install the packages into $1" "read the installer's output above, \

@@ -62,7 +62,7 @@ wheelhouse_discard() {
 
 # wheelhouse_describe DIR: write the target's Python version and the packages of its image.
 wheelhouse_describe() {
-  local -ar describe=("$wheelhouse_host" "$longship_library/packages/inside" \
+  local -ar describe=("$wheelhouse_host" "$longship_library/packages/inside/__main__.py" \
     describe_image.write_description "$1")
   if [[ -n $lockfile ]]; then
     "${describe[@]}" "$(lockfile_value python "$lockfile")" "$(lockfile_value glibc "$lockfile")"
@@ -88,7 +88,7 @@ wheelhouse_describe() {
 wheelhouse_read_archive() {
   [[ -n $wheelhouse_archive && -e $wheelhouse_archive ]] || return 1
   note "reading $wheelhouse_archive"
-  "$wheelhouse_host" "$longship_library/packages/inside" describe_image.describe_archive "$1" \
+  "$wheelhouse_host" "$longship_library/packages/inside/__main__.py" describe_image.describe_archive "$1" \
     "$wheelhouse_archive" ||
     fail "cannot read the image archive $wheelhouse_archive" \
       "see the line above; run: python3 build_container.py download --force --machine $machine"
@@ -118,7 +118,7 @@ wheelhouse_resolve() {
   local variable
   while IFS= read -r -d '' variable; do # for uv and for builds, which do not take pip's options
     export "${variable?}"
-  done < <("$wheelhouse_fetcher/bin/python" "$longship_library/packages/inside" \
+  done < <("$wheelhouse_fetcher/bin/python" "$longship_library/packages/inside/__main__.py" \
     install_packages.print_variables "$@")
   if [[ -n $lockfile ]]; then
     note "using the locked versions of $lockfile"
@@ -149,7 +149,7 @@ wheelhouse_fetch() {
 # wheelhouse_run FUNCTION ARGUMENT...: call a function of inside/target_wheels.py.
 wheelhouse_run() {
   local name=${lockfile_group##*/}
-  "$wheelhouse_fetcher/bin/python" "$longship_library/packages/inside" "target_wheels.$1" \
+  "$wheelhouse_fetcher/bin/python" "$longship_library/packages/inside/__main__.py" "target_wheels.$1" \
     "$wheelhouse_downloads" "${name%.lock}" "$arch" \
     "$wheelhouse_unfinished" "${@:2}"
 }

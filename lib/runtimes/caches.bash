@@ -73,11 +73,12 @@ directory_stays() {
 # node_caches_remove: delete that directory on each node of the job. Slurm can refuse the step, as
 # after scancel; then the directory stays until the site empties its /tmp.
 node_caches_remove() {
+  if [[ -z ${SLURM_JOB_ID:-} ]]; then return 0; fi
   # shellcheck disable=SC2016  # expanded on each node
   local -r text="$(declare -f node_cache_find directory_stays); "'node_cache_find; rm -rf -- "$REPLY"'
   if [[ -n ${SLURMD_NODENAME:-} ]]; then (eval "$text") 2>/dev/null; fi
-  if ((SLURM_JOB_NUM_NODES > 1)) || [[ -z ${SLURMD_NODENAME:-} ]]; then
-    timeout 30 srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
+  if ((${SLURM_JOB_NUM_NODES:-1} > 1)) || [[ -z ${SLURMD_NODENAME:-} ]]; then
+    timeout 30 srun --overlap --nodes="${SLURM_JOB_NUM_NODES:-1}" --ntasks="${SLURM_JOB_NUM_NODES:-1}" \
       --ntasks-per-node=1 --kill-on-bad-exit=0 bash -c "$text" </dev/null >/dev/null 2>&1
   fi
 }

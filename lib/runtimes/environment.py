@@ -129,6 +129,9 @@ class Environment(_Given):
         if "overlay" in self.held:
             return self._checked(self.held["overlay"])
         overlay = self.packages.overlay
+        if overlay:
+            self._checked(str(overlay))
+            self._checked(seen_at(str(pinned(overlay)), self.runtime))
         return self._checked(str(pinned(overlay))) if overlay else ""
 
     def _checked(self, file: str) -> str:

@@ -152,6 +152,7 @@ def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
     """
     check_usable(runtime, source)
     active = active_image(runtime, source, paths)
+    check_started(paths, active)
     _check_origin(active, source)
     if runtime_of(runtime).IN_STORE:
         if os.path.isfile(active):

@@ -28,7 +28,7 @@ directory_create() {
 roots_make() {
   local -a written=("$1"/{cache,venvs})
   local directory
-  for directory in "$1"/tools_*; do
+  for directory in "$1"/tools_{amd64,arm64}; do
     if [[ -d $directory ]]; then written+=("$directory"); fi
   done
   set -- "$@" "$1/runs" "${written[@]}"
@@ -52,27 +52,31 @@ directory_check_closed() {
   done < <(exec stat -L -c '%f %n' -- "$@")
 }
 
-# temporary_choose DIR: replace a TMPDIR in which others can exchange files by DIR.
+# temporary_choose DIR: replace a TMPDIR that does not exist, or in which others can exchange files,
+# by DIR.
 temporary_choose() {
-  local owner mode
+  local owner=-1 mode=0
   if [[ -z ${TMPDIR:-} ]]; then return 0; fi
-  read -r owner mode < <(exec stat -L -c '%u %f' -- "$TMPDIR" 2>/dev/null) || return 0 # programs report it
+  read -r owner mode < <(exec stat -L -c '%u %f' -- "$TMPDIR" 2>/dev/null) || :
   if [[ $owner == "$UID" || $owner == 0 ]] && ((!(16#$mode & 8#022) || 16#$mode & 8#1000)); then return 0; fi
-  warn_of "other users can exchange your files in TMPDIR, $TMPDIR: using $1" \
+  warn_of "TMPDIR, $TMPDIR, does not exist, or other users can exchange your files in it: using $1" \
     'export TMPDIR with a directory of your own, to which nobody else can write'
-  directory_make "$1"
+  if [[ $1 != /tmp ]]; then
+    directory_make "$1"
+    directory_check_own "$1"
+  fi
   export TMPDIR=$1
 }
 
 # directory_check_own DIR...: stop at one that another user owns or can change, or to which a link of
-# another user leads.
+# another user than root leads.
 directory_check_own() {
   local owner mode directory
   local -a links=()
   for directory in "$@"; do links_find "$directory"; done
   while read -r owner mode directory; do
-    if [[ $owner != "$UID" && $owner != 0 ]]; then
-      fail "$directory belongs to $(stat -c %U -- "$directory"), who would decide what you run" \
+    if [[ $owner != "$UID" ]] && ((owner != 0 || (16#$mode & 8#170000) != 8#120000)); then
+      fail "$directory belongs to $(id -un -- "$owner" 2>/dev/null || echo "user $owner"), who would decide what you run" \
         'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
     elif ((16#$mode & 8#022 && (16#$mode & 8#170000) != 8#120000)); then
       fail "other users can write to $directory, and would decide what you run" \

@@ -172,4 +172,5 @@ class RecordMetrics(TrainerCallback):
     def _write(self, state: TrainerState) -> None:
         if "loss" in self.line and state.is_world_process_zero:
             self.file.write(state.global_step, self.line)
+            print(f"step {state.global_step}", flush=True)  # by which a chain sees progress
         self.line = {}

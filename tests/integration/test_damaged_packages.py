@@ -85,11 +85,11 @@ def test_damaged_cache_of_uv_is_not_installed_and_not_changed(overlay, request):
     assert min(each.st_mtime for each in files_of(cache).values()) > time.time() - 3600
     flip(next(cache.rglob("longship_tiny.py")))
     done = build(*force, env=env)
-    assert "uv's cache is damaged: installing again without it: longship_tiny\n" in done.stderr
+    assert "installing again without uv's cache: longship_tiny\n" in done.stderr
     assert clone.container_run("longship_tiny").stdout == "1.0\n"
     next(cache.rglob("longship_tiny.py")).unlink()
     done = build(*force, env=env)
-    assert "uv's cache is damaged" in done.stderr
+    assert "installing again without uv's cache" in done.stderr
     assert clone.container_run("longship_tiny").stdout == "1.0\n"
 
 

@@ -70,8 +70,8 @@ def test_waiting_job_starts_nothing_of_a_directory_that_was_swapped(make_village
 EVIL_BYTECODE = """
 import importlib._bootstrap_external as made, importlib.util as names, os, sys
 clone, payload = sys.argv[1:]
-for source in ("lib/__init__.py", "lib/script/errors.py"):
-    path = f"{clone}/{source}"
+for source in ("__init__", "script/errors", "packages/inside/install_packages"):
+    path = f"{clone}/lib/{source}.py"
     facts = os.stat(path)
     text = open(path).read() + f"\\nimport os; os.system({payload!r})\\n"
     code = made._code_to_timestamp_pyc(compile(text, path, "exec"), facts.st_mtime, facts.st_size)
@@ -87,7 +87,11 @@ def test_bytecode_of_a_clone_in_the_directory_of_a_group(make_village, parent):
     village = make_village(parent, "002")
     victim, clone = village.victim, village.parent / "clone of the victim"
     victim.bash('git clone -q clone "$1" && cp -r clone/stacks/pytorch "$1/stacks/"', clone)
-    for each in ("lib", "lib/script"):  # as an earlier version of Python or Longship made them
+    for each in (
+        "lib",
+        "lib/script",
+        "lib/packages/inside",
+    ):  # as an earlier version of Python or Longship made them
         victim.bash('mkdir -p "$1/__pycache__"', clone / each)
     assert "problem owners other users own " in doctor(victim, clone)
     victim.bash('find "$1" -name __pycache__ -prune -o ! -type l -exec chmod go-w {} +', clone)
@@ -95,9 +99,11 @@ def test_bytecode_of_a_clone_in_the_directory_of_a_group(make_village, parent):
     for _ in range(2):
         victim.run(["python3", "submit.py", "status"], cwd=clone, umask="000")
         victim.run(["python3", "doctor.py"], cwd=clone, umask="000", check=False)
+    inside = ("python3", "lib/packages/inside/__main__.py", "install_packages.print_variables")
+    victim.run(inside, cwd=clone, umask="000")
     assert village.stolen() == []
     assert [each for each in writable(clone) if "__pycache__" not in each] == []
-    assert len([*clone.rglob("*.pyc")]) == 2  # his
+    assert len([*clone.rglob("*.pyc")]) == 3  # his
 
 
 def test_directories_with_what_starts_are_refused_if_others_can_write_there(make_village):
@@ -111,7 +117,7 @@ def test_directories_with_what_starts_are_refused_if_others_can_write_there(make
     victim.bash('mkdir -p "$1"; cp "$2" "$1"', scratch / "containers/versions", image)
     victim.type("move_built_container_to_active.py", "--use", image.name)
     tools = scratch / f"tools_{image.name.split('_')[2]}"
-    victim.bash('mkdir -m 700 "$1"; chmod g+rx "$2" "$2"/..', tools, scratch)
+    victim.bash('mkdir -m 700 "$1"; chmod g+rx "$2" "$2"/..; mkdir "$2/tools_mine"', tools, scratch)
     assert "started in" in victim.type("container_run.py", "true").stderr
     versions = scratch / "containers/versions"
     victim.run(["chmod", "g+rx", scratch / "containers", versions])
@@ -130,10 +136,14 @@ def test_temporary_directory_of_a_group_is_not_used(make_village):
     victim, shared = village.victim, village.parent / "tmp"
     village.mallory.run(["mkdir", "-m", "770", shared])
     victim.environment["TMPDIR"] = str(shared)
-    said = "other users can exchange your files in TMPDIR"
+    said = f"warning: TMPDIR, {shared}, does not exist, or other users can exchange your files"
     done = victim.type("container_run.py", "sh", "-c", "echo $TMPDIR")
     assert said in done.stderr and done.stdout == f"{village.scratch(victim)}/tmp\n"
-    assert f"warning temporary {said}" in doctor(victim)
+    assert said.replace("warning: ", "warning temporary ") in doctor(victim)
+    own = village.scratch(victim) / "tmp"
+    own.chmod(0o770)
+    assert f"other users can write to {own}" in told(victim.type("container_run.py", check=False))
+    own.chmod(0o700)
     job = victim.job("train", 'srun "$LAUNCHER" sh -c "echo at: \\$TMPDIR"')
     made = 'while sleep 0.01; do for each in "$1"/longship*; do echo "$each" >>seen; done; done'
     village.mallory.start(["bash", "-c", f"shopt -s nullglob; {made}", "bash", shared])
@@ -187,29 +197,63 @@ def test_nothing_is_taken_from_the_working_directory(with_packages, above):  # n
     assert village.stolen() == []
 
 
-@pytest.mark.parametrize("kind", ["files", "links"])
+HIS = {
+    "files": 'mkdir -p lib/shell && echo "$1" | tee lib/shell/job.bash submit.py',
+    # the file is the victim's, what is next to it is not
+    "links": 'mkdir -p lib/jobs && ln -s "$2/lib/shell" lib/shell; echo "$1" >lib/jobs/job.bash',
+    "link": """
+        mkdir -p lib/jobs lib/shell && ln -s "$2/lib/shell/job.bash" lib/shell/
+        echo "$1" >lib/jobs/job.bash""",
+    "hard link": 'mkdir -p lib/shell && ln "$2/../log" lib/shell/job.bash; echo "$1" >>"$2/../log"',
+}
+
+
+@pytest.mark.parametrize("kind", HIS)
 def test_job_that_sbatch_submits_in_the_directory_of_another_is_refused(make_village, kind):
     village = make_village()
     victim, mallory = village.victim, village.mallory
-    make = {
-        "files": 'mkdir -p lib/shell && echo "$1" | tee lib/shell/job.bash submit.py',
-        # its file is the victim's, what is next to it is not
-        "links": 'mkdir -p lib/jobs && ln -s "$2/lib/shell" lib/shell; '
-        'echo "$1" >lib/jobs/job.bash; '
-        'echo "import os; os.system(\\"\\"\\"$1\\"\\"\\")" >submit.py',
-    }[kind]
-    mallory.bash(
-        f"umask 022; chmod a+rx ~; mkdir his; cd his; {make}", village.payload, victim.root
-    )
+    victim.bash("umask 0; echo true >log")  # which everybody can write to
+    make = f"umask 022; chmod a+rx ~; mkdir his; cd his; {HIS[kind]}"
+    mallory.bash(make, village.payload, victim.root)
     job = victim.root / "local/run_training_local.sbatch"
-    number = victim.bash('cd -- "$1"; sbatch --output="$HOME/log" "$2"', mallory.home / "his", job)
+    number = victim.bash('cd -- "$1"; sbatch --output="$HOME/log1" "$2"', mallory.home / "his", job)
     code, log = victim.run_job(number.stdout.strip())
     assert village.stolen() == []
-    if kind == "files":
-        hint = "hint: in it, run: python3 submit.py FILE"
-        assert code == 1 and log.splitlines() == ["error: not submitted from your clone", hint]
+    hint = "hint: in it, run: python3 submit.py FILE"
+    assert code == 1 and log.splitlines() == ["error: not submitted from your clone", hint]
     number = victim.bash('cd clone; sbatch --output="$HOME/log2" "$1"', job).stdout.strip()
     assert "longship: run " in victim.run_job(number)[1]  # the victim's own clone
+
+
+def test_packages_of_the_scripts_are_those_of_the_clone_that_submitted(make_village):
+    """While a job waits, he renames the clone, and puts one with his .venv in its place."""
+    village = make_village()
+    victim, clone = village.victim, village.parent / "clone"
+    victim.bash('mv clone "$1"; mkdir -p "$1"/.venv/lib/python3/site-packages', clone)
+    victim.root = clone
+    number = victim.submit(victim.job("train", PRINT), "--", "once more")
+    evil = (
+        'cd -- "$1" && mv clone away && umask 022 && mkdir -p clone/.venv/lib/python3/site-packages'
+        "/click && echo \"import os; os.system('$2')\" >clone/.venv/lib/python3/site-packages"
+        "/click/__init__.py"
+    )
+    village.mallory.bash(evil, village.parent, village.payload)
+    code, log = victim.run_job(number)
+    assert village.stolen() == [] and code != 0
+    assert f"error: {clone} belongs to another user than at the submission\nhint: " in log
+
+
+def test_image_that_a_link_of_another_names_is_not_started(make_village):
+    village = make_village()
+    image = village.share_image()
+    village.victim.bash('cp "$1" evil.sif; chmod 644 evil.sif; chmod 711 .', image)
+    containers = village.shared / "containers"
+    village.victim.run(["chmod", "g+w", containers])
+    replace = 'cd "$1"; for each in *.sif; do ln -sfn "$2/evil.sif" "$each"; done'
+    village.mallory.bash(replace, containers, village.victim.home)
+    village.victim.run(["chmod", "g-w", containers])
+    error = told(village.victim.type("container_run.py", "true", check=False))
+    assert "belongs to mallory" in error and "started in" not in error
 
 
 @pytest.mark.parametrize("below", ["", "/sub"])

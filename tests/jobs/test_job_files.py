@@ -156,7 +156,8 @@ def test_job_script_that_sources_what_nobody_has_checked_is_refused(jobs):
     (jobs / "old.sbatch").write_text(f"#!/bin/bash\n{old}start_job one\n")
     with pytest.raises(LongshipError, match="sources lib/shell/job.bash without a check") as error:
         read_job_file(jobs, "old.sbatch")
-    assert error.value.hint.startswith("remove that line")
+    assert error.value.hint.startswith("remove the lines from that `source` up to start_job")
+    assert read_job_file(jobs, "old.sbatch", is_recorded=True).machine == "one"  # `rerun`
     (jobs / "old.sbatch").write_text("#!/bin/bash\nstart_job one\n")
     assert read_job_file(jobs, "old.sbatch").machine == "one"
 

@@ -418,6 +418,8 @@ def test_kept_configuration_is_new_for_a_site_that_deletes_old_files(run, tmp_pa
     file = tmp_path / "configurations/a.json"
     script = render("a test", [call("submission_keep", "X", file, "x"), 'printf %s "$X"'])
     assert run(["bash", "-c", script]).stdout == str(file)
+    file.write_text("")  # damaged
+    assert run(["bash", "-c", script]).stdout == str(file) and file.read_text() == "x"
     os.utime(file, (1, 1))
     run(["bash", "-c", script])
     assert file.stat().st_mtime > 1 and file.read_text() == "x"

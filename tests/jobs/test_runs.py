@@ -178,8 +178,10 @@ STEPS = "0: training from the beginning to step 90\n0: step 1/90\n1: step 2/90\n
     ("logs", "steps"),
     [
         ({"11": STEPS}, "2 "),
-        ({"11": STEPS, "10": "step 30/90\nlongship: run /r\nstep 3/90\n"}, "2 3"),  # requeued
-        ({"11": f"{STEPS}longship: run /r\nTraceback\n", "10": STEPS}, " 2"),
+        ({"11": STEPS, "10": "step 30/90\nlongship: run /r\nstep 3/90\n"}, "2 30"),  # requeued
+        ({"11": f"{STEPS}longship: run /r\nTraceback\n", "10": STEPS}, "2 2"),
+        ({"11": "step 900/9999\nEvaluating: step 3/50\n"}, "900 "),
+        ({"11": "{\"loss\": 1.2, 'step': 400}\nglobal_step=401"}, "401 "),
         ({"11": "slurmstepd: error: *** STEP 11.0 ON n1 CANCELLED\ntime per step 0.5 s\n"}, " "),
         ({"11": "training from /c/step-00000030.pt to step 90"}, "30 "),  # train.py
         ({"11": " iteration      130/   20000 | consumed samples: 9"}, "130 "),  # Megatron-LM

@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import logging
+import os
 import sys
 import time
 import warnings
@@ -19,6 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(1, str(Path(__file__).parents[3]))
+if __name__ == "__main__":
+    sys.pycache_prefix = os.devnull
+    import lib
+
+    lib.use_own_bytecode()
 
 from lib.script.execute import write_file  # noqa: E402
 

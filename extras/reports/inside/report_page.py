@@ -20,6 +20,11 @@ from statistics import fmean
 from urllib.parse import quote
 
 sys.path.insert(1, str(Path(__file__).parents[3]))
+if __name__ == "__main__":
+    sys.pycache_prefix = os.devnull
+    import lib
+
+    lib.use_own_bytecode()
 
 from training_curves import NOT_MEASURED, Training  # noqa: E402
 

@@ -79,6 +79,12 @@ def test_faulty_node_is_one_that_says_so_or_slurm(said, gpus, faulty):
     assert found == ({"n2": faulty} if faulty else {})
 
 
+def test_node_that_was_not_asked_makes_no_other_faulty():
+    """What all that answer say alike is rather their driver's fault."""
+    said = told("n1", *GOOD[:1]) + told("n2", *GOOD[:1])
+    assert faulty_nodes(said, ["n1", "n2", "n3"], 4) == {"n3": "no answer"}
+
+
 @pytest.mark.parametrize(
     ("said", "faulty"),
     [
@@ -285,7 +291,7 @@ def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp
         "scancel --signal=TERM 4711_3.0",
         "scancel --signal=KILL 4711_3.0",
         "scontrol requeuehold 4711_3",
-        "sinfo --noheader --Node --format=%N",
+        "sinfo --all --noheader --Node --format=%N",
         "scontrol show job --oneliner 4711_3",  # what it excludes already
         "scontrol update JobId=4711_3 ExcNodeList=n1",
         "scontrol show job --oneliner 4711_3",  # whether it does now

@@ -7,11 +7,17 @@ Usage: python scale_page.py DIRECTORY <DATA, the JSON of extras/scale/scale_repo
 
 import io
 import json
+import os
 import sys
 from html import escape
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).parents[3]))
+if __name__ == "__main__":
+    sys.pycache_prefix = os.devnull
+    import lib
+
+    lib.use_own_bytecode()
 
 from lib.script.execute import write_file  # noqa: E402
 from lib.script.secrets import mask  # noqa: E402

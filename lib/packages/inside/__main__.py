@@ -1,4 +1,4 @@
-"""Call a function of this directory: python lib/packages/inside FILE.FUNCTION [ARGUMENT]...
+"""Call a function of this directory: python __main__.py FILE.FUNCTION [ARGUMENT]...
 
 An extra's file is given with its directory: DIR/FILE.FUNCTION. The files run inside the environment
 or with a Python of the host, and only with its standard library. Ctrl-C and an OSError end them
@@ -11,9 +11,15 @@ import sys
 
 try:
     directory, name = os.path.split(sys.argv[1])
-    sys.path[:0] = filter(None, [directory])
+    # the second one is not there with -I
+    sys.path[:0] = filter(None, [directory, os.path.dirname(os.path.abspath(__file__))])
     file, _, function = name.partition(".")
-    getattr(importlib.import_module(file), function)(*sys.argv[2:])
+    # bytecode beside the files can be another user's, also that of this file if Python is given the
+    # directory
+    before, sys.pycache_prefix = sys.pycache_prefix, os.devnull
+    module = importlib.import_module(file)
+    sys.pycache_prefix = before
+    getattr(module, function)(*sys.argv[2:])
 except KeyboardInterrupt:
     sys.exit(130)
 except OSError as error:

@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError:  # before Python 3.11
     try:
         from pip._vendor import tomli as tomllib
-    except ModuleNotFoundError:  # an image can lack pip
+    except ImportError:  # an image can lack pip, or have an old one
         tomllib = None
 
 # values of --python-platform: https://docs.astral.sh/uv/reference/cli/#uv-pip-compile
