@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lib.configuration.layers import Settings
 from lib.script.command import call, wrapped
 from lib.script.errors import LongshipError
-from lib.script.trust import check_closed, check_trusted, is_closed, refuse_default_acl
+from lib.script.trust import check_closed, check_trusted, is_reachable, refuse_default_acl
 
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
 _PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
@@ -142,9 +142,10 @@ def check_roots(paths: Paths) -> None:
     written = (paths.cache, paths.venvs, paths.tools)
     for each in (*paths.roots, paths.runs, *written):
         check_trusted(each, each)
+    if not is_reachable(paths.scratch_dir):
+        return
     for each in written:
-        if not is_closed(paths.scratch_dir):
-            check_closed(each)
+        check_closed(each)
 
 
 def check_started(paths: Paths, path: Path) -> None:
@@ -158,8 +159,7 @@ def check_started(paths: Paths, path: Path) -> None:
         top, owner = paths.shared_dir, paths.shared_owner
     if not is_below(str(path), str(top)):
         return
-    above = [each for each in path.parents if is_below(str(each), str(top))]
-    if is_shared or not any(map(is_closed, above)):
+    if is_shared or is_reachable(path.parent):
         for each in (path, *(path.iterdir() if os.path.isdir(path) else ())):
             check_trusted(each, top, owner)
 

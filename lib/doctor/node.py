@@ -26,7 +26,7 @@ from lib.script.errors import LongshipError, check_owner, printable, write_error
 from lib.script.execute import read_output, succeeds
 from lib.script.output import size_text
 from lib.script.records import content_of
-from lib.script.trust import is_closed, open_parents, refuse_default_acl
+from lib.script.trust import is_reachable, open_parents, refuse_default_acl
 
 GB = 1 << 30
 
@@ -140,7 +140,7 @@ def find_owners(paths: Paths) -> Iterator[Finding]:
 
 def _check_clone(root: Path) -> None:
     """Stop if others can change a file of the clone, whose parents they can enter."""
-    if any(map(is_closed, (root, *root.parents))):
+    if not is_reachable(root):
         return
     open_to = "-perm /022"
     if _is_private(os.getegid()) and not any("posix_acl" in each for each in os.listxattr(root)):

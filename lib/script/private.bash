@@ -42,14 +42,28 @@ roots_make() {
 # programs write what runs: they do so with the user's umask.
 directory_check_closed() {
   local mode directory
+  if ! directory_is_reachable "$1"; then return 0; fi
   while read -r mode directory; do
-    if ((!(16#$mode & 8#077))); then
-      if [[ $directory == "$1" ]]; then return; fi
-    elif [[ $directory != "$1" ]]; then
+    if ((16#$mode & 8#077)); then
       fail "other users can enter $directory, in which programs write what you run" \
         "delete what others may have changed in it, and run: chmod go= $(printf %q "$directory")"
     fi
-  done < <(exec stat -L -c '%f %n' -- "$@")
+  done < <(exec stat -L -c '%f %n' -- "${@:2}")
+}
+
+# directory_is_reachable DIR: whether others can enter a directory: it, and those above it, are not
+# closed by the user.
+directory_is_reachable() {
+  local path owner mode
+  local -a paths=()
+  path=$(cd -P -- "$1" && pwd -P) || return
+  while [[ $path == /?* ]]; do
+    paths+=("$path")
+    path=${path%/*}
+  done
+  while read -r owner mode; do
+    if [[ $owner == "$UID" ]] && ((!(16#$mode & 8#077))); then return 1; fi
+  done < <(exec stat -c '%u %f' -- "${paths[@]}")
 }
 
 # temporary_choose DIR: replace a TMPDIR that does not exist, or in which others can exchange files,

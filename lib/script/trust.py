@@ -40,6 +40,12 @@ def is_closed(directory: Path) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
+def is_reachable(directory: Path) -> bool:
+    """Tell whether others can enter a directory: none on the way to it is closed."""
+    real = Path(os.path.realpath(directory))
+    return not any(map(is_closed, (real, *real.parents)))
+
+
 def check_closed(directory: Path) -> None:
     """Stop if others can enter a directory into which programs write what runs."""
     if directory.exists() and not is_closed(directory):

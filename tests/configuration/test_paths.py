@@ -72,10 +72,7 @@ def test_wheels_that_others_can_write_to_are_refused_if_others_can_enter(
         with pytest.raises(LongshipError, match=r"other users can write to .*/a\.whl, "):
             check_started(paths, wheels)
     else:
-        with pytest.raises(LongshipError, match=r"other users can write to .*/a\.whl, "):
-            check_started(paths, wheels)
-        tmp_path.chmod(0o700)
-        check_started(paths, wheels)
+        check_started(paths, wheels)  # pytest's own directory is closed
 
 
 @pytest.mark.parametrize("home", ["/a $b c", "/a ${b}", "/a {user}", "/a {b}", '/it\'s "a" `b`'])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -21,6 +22,9 @@ from lib.configuration.sites import own_arch
 
 TRAIN = "jsc/run_training_jwb.sbatch"
 LOCAL = "local/run_training_local.sbatch"
+# The lines by which a checked-in script takes start_job from the clone, with plain sbatch.
+CHECKED_IN = (Path(__file__).parents[2] / LOCAL).read_text()
+START = re.search(r"(?ms)^if ! declare -F start_job.*?^fi\n", CHECKED_IN)[0]
 SMALL = ("--nodes=2", "--gpus-per-node=1", "--ntasks-per-node=1")
 
 
@@ -28,7 +32,7 @@ def write_job(clone, name, body, header=""):
     """Write a job of a test's own, of the form of the checked-in ones."""
     text = (
         f"#!/usr/bin/env bash\n#SBATCH --job-name={name}\n#SBATCH --time=00:10:00\n{header}\n"
-        f'start_job local "$@"\n{body}\n'
+        f'{START}start_job local "$@"\n{body}\n'
     )
     file = clone.root / f"local/{name}.sbatch"
     file.write_text(text)

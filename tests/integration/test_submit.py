@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.test_jobs import write_job
+from integration.test_jobs import START, write_job
 from support import processes
 from support.lab import fill, is_told
 from support.repository import toml
@@ -315,7 +315,7 @@ def test_standard_output_is_the_job_id_alone(jobs):
 
 @pytest.mark.needs("strace")
 # more for freeze_worker.py, for each of its calls of git, and for tar and coreutils
-@pytest.mark.parametrize(("options", "most"), [(["--live"], 20), ([], 34)], ids=["live", "frozen"])
+@pytest.mark.parametrize(("options", "most"), [(["--live"], 22), ([], 36)], ids=["live", "frozen"])
 def test_submission_starts_few_processes(jobs, options, most, tmp_path):
     """On a slow shared file system each costs a second; with quotas of Lustre, a mock."""
     (tmp_path / "lfs").write_text("#!/bin/sh\necho 4711\n")
@@ -412,7 +412,7 @@ def test_job_that_a_job_of_a_chain_submits_is_not_of_the_chain(own):
 
 def test_job_that_a_step_submits_does_not_inherit_its_options(own):
     """A step's binding would pin the ranks of the new job, and its distribution places them."""
-    begin = "#!/bin/bash\n#SBATCH --time=5\nstart_job local\n"
+    begin = f"#!/bin/bash\n#SBATCH --time=5\n{START}start_job local\n"
     (own.root / "local/inner.sbatch").write_text(begin + 'env >"$RUN_DIR/seen"\n')
     step = "srun --cpu-bind=map_cpu:0 --mem=64 --distribution=cyclic"
     plain = "sbatch --parsable local/inner.sbatch"
