@@ -95,7 +95,7 @@ image_check_whole() {
   fi
   # not with -I: it would hide a PYTHONHOME of the image's, with which no Python starts; the host's
   # is not it
-  reason=$(unset PYTHONHOME PYTHONPATH && image_ask exec "$(image_reference "$image")" python3 -I -c '' 2>&1 </dev/null) || {
+  reason=$(unset PYTHONHOME PYTHONPATH && image_ask exec "$(image_reference "$image")" python3 -s -c '' 2>&1 </dev/null) || {
     # without Apptainer's colours and warnings
     reason=$(printf '%s\n' "$reason" | sed $'s/\e\\[[0-9;]*m//g' | grep -v -e ^WARNING -e '^ *$' | tail -n 1) || :
     fail "python3 does not start in the image $image${reason:+: $reason}" \

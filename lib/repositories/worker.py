@@ -85,7 +85,8 @@ def _run_all(given: argparse.Namespace, configured: dict[str, Configured]) -> No
             raise LongshipError(message, f"to start one, run: {typed} update")
 
     def run(name: str) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-I", "-X", "utf8", *sys.argv, f"--name={name}"]
+        isolated = ["-I"] * sys.flags.isolated  # as this one was started
+        command = [sys.executable, *isolated, "-X", "utf8", *sys.argv, f"--name={name}"]
         pipe = subprocess.PIPE
         return subprocess.run(  # it holds the lock as long as it has its file open
             command, stdout=pipe, stderr=subprocess.STDOUT, close_fds=False, check=False

@@ -315,7 +315,7 @@ def test_standard_output_is_the_job_id_alone(jobs):
 
 @pytest.mark.needs("strace")
 # more for freeze_worker.py, for each of its calls of git, and for tar and coreutils
-@pytest.mark.parametrize(("options", "most"), [(["--live"], 22), ([], 36)], ids=["live", "frozen"])
+@pytest.mark.parametrize(("options", "most"), [(["--live"], 24), ([], 40)], ids=["live", "frozen"])
 def test_submission_starts_few_processes(jobs, options, most, tmp_path):
     """On a slow shared file system each costs a second; with quotas of Lustre, a mock."""
     (tmp_path / "lfs").write_text("#!/bin/sh\necho 4711\n")

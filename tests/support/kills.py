@@ -94,4 +94,5 @@ class WorkerPoints(Points):
     def script_killed_at(self, number):
         """Give a script whose worker kills it before so many changes."""
         names = f"LONGSHIP_KILLED=$$ LONGSHIP_KILLED_AT={number} PYTHONPATH={shlex.quote(KILLER)}"
-        return self.script.replace(START, f"{START}export PYTHONDONTWRITEBYTECODE=1 {names}\n", 1)
+        script = self.script.replace(" -I -X utf8 ", " -X utf8 ")  # it would read no PYTHONPATH
+        return script.replace(START, f"{START}export PYTHONDONTWRITEBYTECODE=1 {names}\n", 1)
