@@ -85,10 +85,16 @@ temporary_choose() {
 # directory_check_own DIR...: stop at one that another user owns or can change, or to which a link of
 # another user than root leads.
 directory_check_own() {
-  local owner mode directory
+  local found owner mode directory
   local -a links=()
   for directory in "$@"; do links_find "$directory"; done
-  while read -r owner mode directory; do
+  found=$(stat -L -c '%u %f %n' -- "$@" && { ((!${#links[@]})) || stat -c '%u %f %n' -- "${links[@]}"; }) ||
+    fail "cannot check who can write to ${*@Q}" 'see the line above'
+  found+=$'\n'
+  while [[ -n $found ]]; do # no here-string, for which old versions of bash make a file in TMPDIR
+    directory=${found%%$'\n'*} found=${found#*$'\n'}
+    owner=${directory%% *} directory=${directory#* }
+    mode=${directory%% *} directory=${directory#* }
     if [[ $owner != "$UID" ]] && ((owner != 0 || (16#$mode & 8#170000) != 8#120000)); then
       fail "$directory belongs to $(id -un -- "$owner" 2>/dev/null || echo "user $owner"), who would decide what you run" \
         'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
@@ -97,8 +103,7 @@ directory_check_own() {
         "delete what others may have changed in it, and run: chmod go-w $(printf %q "$directory"); if that has no effect, \
 set [paths] to a file system with permissions"
     fi
-  done < <(stat -L -c '%u %f %n' -- "$@" && { ((!${#links[@]})) || stat -c '%u %f %n' -- "${links[@]}"; })
-  wait "$!" || fail "cannot check who can write to ${*@Q}" 'see the line above'
+  done
 }
 
 # links_find PATH: add to links each link on the way to a path, and those on the way to where they
