@@ -58,7 +58,7 @@ code_begin() {
 
 # code_take: unpack this clone on the node, and set LONGSHIP_ROOT to it; the start unpacks all code
 # into the run directory, whose name it finds. The archive is copied before it is checked: nobody can
-# replace the copy. TMPDIR can be a directory of the login node.
+# replace the copy. It is in /tmp: a TMPDIR that sbatch has passed on may not exist on the node.
 code_take() {
   local owner
   { LONGSHIP_STAGED=$(mktemp -d /tmp/longship-code.XXXXXXXXXX) && [[ -f $LONGSHIP_FROZEN ]] &&

@@ -646,10 +646,10 @@ set [paths] to a file system with permissions"
 }
 
 # links_find PATH: add to links each link on the way to a path, and those on the way to where they
-# lead.
+# lead. The kernel follows no more than 40: the path of a longer chain cannot be opened.
 links_find() {
-  local place='' rest=${1#/}/ target
-  while [[ -n $rest ]] && ((${#links[@]} < 400)); do
+  local place='' rest=${1#/}/ target followed=0
+  while [[ -n $rest ]] && ((followed < 40)); do
     case ${rest%%/*} in
       '' | .) ;;
       ..) place=${place%/*} ;;
@@ -658,6 +658,7 @@ links_find() {
     rest=${rest#*/}
     if [[ -L $place ]]; then
       links+=("$place")
+      followed=$((followed + 1))
       target=$(readlink -- "$place") || return
       if [[ $target == /* ]]; then place=; else place=${place%/*}; fi
       rest=$target/$rest

@@ -10,7 +10,7 @@ from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.execute import make_directory, write_file
 from lib.script.render import render
-from lib.script.trust import check_trusted, is_own, refuse_default_acl
+from lib.script.trust import check_trusted, is_own, links_on_the_way, refuse_default_acl
 
 GROUP = 61000  # nobody's
 # A default ACL that gives a group everything: version 2, then tag, permissions and ID of each entry
@@ -173,6 +173,34 @@ def test_link_to_a_file_is_the_choice_of_who_made_it(tmp_path):
     (tmp_path / "shared/versions").symlink_to(tmp_path / "open")
     with pytest.raises(LongshipError, match="other users can write to .*/shared/versions,"):
         check_trusted(tmp_path / "shared/versions/image.sif", tmp_path / "shared")
+
+
+def test_bash_and_python_find_the_same_links_on_the_way(tmp_path, bash):
+    (tmp_path / "real/below").mkdir(parents=True)
+    for link, target in {
+        "absolute": tmp_path / "relative",
+        "relative": "real/../real/./below",
+        "real/below/up": "../..",
+        "loop": "loop",
+        **{f"chain{n}": f"chain{n + 1}" for n in range(39)},
+        "chain39": "real",
+    }.items():
+        (tmp_path / link).symlink_to(target)
+    for path, names in {
+        "absolute/up/relative/file": "absolute relative real/below/up relative",
+        "real/below": "",
+        "chain0/below": " ".join(f"chain{n}" for n in range(40)),
+        "loop/file": " ".join(["loop"] * 40),
+    }.items():
+        expected = [str(tmp_path / name) for name in names.split()]
+        assert [str(each) for each in links_on_the_way(tmp_path / path)] == expected
+        # two paths: each may have as many as the kernel follows
+        found = bash(
+            "links=()",
+            *[call("links_find", tmp_path / path)] * 2,
+            "printf '%s\\n' ${links[@]+\"${links[@]}\"}",
+        )
+        assert found.stdout.split("\n")[:-1] == (expected * 2 or [""]), found.stderr
 
 
 def test_login_name_that_does_not_exist_is_told(tmp_path):
